@@ -48,7 +48,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, PortRule rule) {
   if (host.empty()) return Malformed(text, "has no host");
   for (const char c : host) {
     if (absl::ascii_isspace(c) || c == '[' || c == ']' || c == '/') {
-      return Malformed(text, "has a host that cannot be");
+      return Malformed(text, "has a host with characters that are not allowed");
     }
   }
 
@@ -62,7 +62,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, PortRule rule) {
         text, absl::StrCat("has a port that is not a number up to ", kMaxPort));
   }
   if (result.port == 0 && rule == PortRule::kNamed) {
-    return Malformed(text, "has port 0, to which nobody can connect");
+    return Malformed(text, "has port 0, to which no client can connect");
   }
   return result;
 }

@@ -35,7 +35,7 @@ TEST(AddressTest, PortZeroIsForListeningOnly) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("port 0")));
 }
 
-TEST(AddressTest, WhatIsWrongIsSaidWithTheRightForm) {
+TEST(AddressTest, ErrorsShowTheRightForm) {
   for (const char* text :
        {"", "localhost", "localhost:", ":7077", "localhost:65536",
         "localhost:-1", "localhost:+1", "localhost:70 77", "localhost:http",

@@ -32,7 +32,8 @@ constexpr mode_t kFolder = 0700;
 // For hosts whose clocks are behind.
 constexpr absl::Duration kBefore = absl::Minutes(5);
 constexpr absl::Duration kDay = absl::Hours(24);
-// The authority outlives what it signs, so that this can be renewed.
+// The authority outlives the certificates that it signs, so that they can be
+// renewed.
 constexpr absl::Duration kCaLife = absl::Hours(10 * 365 * 24);
 
 std::string JobFile(const std::string& job) {
@@ -53,7 +54,7 @@ class Folder {
 
   absl::StatusOr<std::string> Init() {
     COXSWAIN_RETURN_IF_ERROR(MakeFolder());
-    // None is there, or none is written.
+    // Writes no file if one of them exists.
     std::vector<std::string> names = {kCa, kCoordinator, kOperator};
     for (const std::string& job : options_.jobs) names.push_back(JobFile(job));
     COXSWAIN_RETURN_IF_ERROR(CheckFree(names));
@@ -95,7 +96,7 @@ class Folder {
           entry.path().filename().string(), "  ",
           facts.uris.empty() ? "(an authority)"
                              : absl::StrJoin(facts.uris, " "),
-          "  ", now_ > facts.not_after ? "RAN OUT " : "until ",
+          "  ", now_ > facts.not_after ? "EXPIRED " : "until ",
           absl::FormatTime("%Y-%m-%d", facts.not_after, absl::UTCTimeZone())));
     }
     if (error) return Failed(options_.dir, error.value());
@@ -134,9 +135,9 @@ class Folder {
     }
     return absl::FailedPreconditionError(absl::StrCat(
         options_.dir,
-        " is not a folder of this user that nobody else may write into, so "
-        "that others could put keys of their own there: name another --dir, "
-        "which is made, or chmod go-w it"));
+        " is not a folder that only this user may write to, so another user "
+        "could put keys there: name a new folder with --dir, or run chmod go-w "
+        "on this one"));
   }
 
   absl::Status CheckFree(const std::vector<std::string>& names) const {
@@ -146,8 +147,8 @@ class Folder {
         if (lstat(Path(name, kind).c_str(), &status) != 0) continue;
         return absl::AlreadyExistsError(absl::StrCat(
             Path(name, kind),
-            " is there already, and nothing was written: move it away, or "
-            "name another --dir"));
+            " already exists, and nothing was written: move it away, or name "
+            "another folder with --dir"));
       }
     }
     return absl::OkStatus();
@@ -227,15 +228,15 @@ class Folder {
     std::string text = absl::StrCat(
         "Wrote a certificate authority and certificates to ", options_.dir,
         ".\n", Path(kCa, "key"),
-        " makes more of them: keep it on this host.\n"
+        " signs further certificates: keep it on this host.\n"
         "A host of workers needs ca.crt and the two files of its job.\n"
-        "The coordinator is ",
+        "The coordinator's certificate is for ",
         absl::StrJoin(Hosts(), ", "), ".\nNext:\n  coxswain serve --listen ",
         "0.0.0.0:", kPort, " \\\n      ", Flags(kCoordinator), "\n",
         RunCommand());
     if (options_.jobs.empty()) {
       absl::StrAppend(&text,
-                      "A job gets its certificate by\n  coxswain certs "
+                      "To make a certificate for a job:\n  coxswain certs "
                       "add --dir ",
                       options_.dir, " --job NAME\n");
     }

@@ -45,8 +45,8 @@ class CertsTest : public testing::Test {
 };
 
 TEST_F(CertsTest, InitMakesWhatAHeadNodeNeeds) {
-  ASSERT_OK_AND_ASSIGN(const std::string said, RunCerts(options_, kNow));
-  EXPECT_THAT(said, AllOf(HasSubstr("coxswain serve --listen"),
+  ASSERT_OK_AND_ASSIGN(const std::string text, RunCerts(options_, kNow));
+  EXPECT_THAT(text, AllOf(HasSubstr("coxswain serve --listen"),
                           HasSubstr("coxswain run --coordinator head.example"),
                           HasSubstr("--job a"), HasSubstr(Path("ca.crt"))));
   EXPECT_THAT(Facts("coordinator.crt").uris, ElementsAre(kCoordinatorUri));
@@ -92,22 +92,22 @@ TEST_F(CertsTest, AddSignsWithTheSameAuthority) {
   ASSERT_OK(RunCerts(options_, kNow).status());
   options_.action = CertsOptions::Action::kAdd;
   options_.jobs = {"b"};
-  ASSERT_OK_AND_ASSIGN(const std::string said, RunCerts(options_, kNow));
-  EXPECT_THAT(said, HasSubstr("--job b"));
+  ASSERT_OK_AND_ASSIGN(const std::string text, RunCerts(options_, kNow));
+  EXPECT_THAT(text, HasSubstr("--job b"));
   EXPECT_OK(CheckTlsFiles(Files("job-b"), kNow));
   options_.dir += "-elsewhere";
   EXPECT_THAT(RunCerts(options_, kNow),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("ca.crt")));
 }
 
-TEST_F(CertsTest, ShowSaysWhatRanOut) {
+TEST_F(CertsTest, ShowMarksWhatHasExpired) {
   ASSERT_OK(RunCerts(options_, kNow).status());
   options_.action = CertsOptions::Action::kShow;
   EXPECT_THAT(*RunCerts(options_, kNow),
               AllOf(HasSubstr("job-a.crt  coxswain://job/a  until 20"),
                     HasSubstr("ca.crt  (an authority)")));
   EXPECT_THAT(*RunCerts(options_, kNow + absl::Hours(24 * 366)),
-              AllOf(HasSubstr("job-a.crt  coxswain://job/a  RAN OUT 20"),
+              AllOf(HasSubstr("job-a.crt  coxswain://job/a  EXPIRED 20"),
                     HasSubstr("ca.crt  (an authority)  until 20")));
 }
 

@@ -28,10 +28,11 @@ using Text = absl::StatusOr<std::string>;
 // A deletion removes files from the coordinator's disk.
 constexpr absl::Duration kDelete = absl::Minutes(5);
 
-absl::StatusOr<bool> AskPerson(const std::string& question) {
+absl::StatusOr<bool> AskOnTerminal(const std::string& question) {
   if (isatty(STDIN_FILENO) == 0) {
     return absl::FailedPreconditionError(
-        "there is no terminal to ask at; give --yes");
+        "stdin is no terminal, so the deletion cannot be confirmed; give "
+        "--yes");
   }
   std::fprintf(stderr, "%s [y/N] ", question.c_str());
   std::fflush(stderr);
@@ -40,14 +41,14 @@ absl::StatusOr<bool> AskPerson(const std::string& question) {
   return first == 'y' || first == 'Y';
 }
 
-// The name comes from the coordinator, and is written to.
+// The coordinator chooses the name, and the folder is written to.
 absl::Status CheckFolderName(const std::string& id) {
   const bool is_name = !id.empty() && id != "." && id != ".." &&
                        id.find('/') == std::string::npos;
   if (is_name) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the coordinator calls the checkpoint \"", id,
-      "\", which is no name for a folder; say with --to where it is to go"));
+      "\", which cannot be the name of a folder; name one with --to"));
 }
 
 std::string Named(const v1::CheckpointInfo& one) {
@@ -90,7 +91,8 @@ class Command {
       COXSWAIN_RETURN_IF_ERROR(CheckFolderName(folder));
     }
     COXSWAIN_RETURN_IF_ERROR(ExportCheckpoint(world_.transfer, shown, folder));
-    return absl::StrCat(Named(found.checkpoint), " is in ", folder, "\n");
+    return absl::StrCat("exported ", Named(found.checkpoint), " to ", folder,
+                        "\n");
   }
 
   Text Import() {
@@ -105,7 +107,7 @@ class Command {
     COXSWAIN_ASSIGN_OR_RETURN(
         const v1::CheckpointInfo imported,
         ImportCheckpoint(world_.transfer, found, options_.folder));
-    return absl::StrCat(Named(imported), " is there, from ", options_.folder,
+    return absl::StrCat("imported ", Named(imported), " from ", options_.folder,
                         "\n");
   }
 
@@ -113,7 +115,7 @@ class Command {
     COXSWAIN_ASSIGN_OR_RETURN(const FoundCheckpoint found, Find());
     COXSWAIN_RETURN_IF_ERROR(
         VerifyCheckpoint(world_.transfer, found.checkpoint));
-    return absl::StrCat(Named(found.checkpoint), " is whole\n");
+    return absl::StrCat("verified ", Named(found.checkpoint), ": no damage\n");
   }
 
   Text Delete() {
@@ -133,9 +135,9 @@ class Command {
     CallOptions call = call_;
     call.timeout = kDelete;
     const absl::Status deleted = stub_.DeleteCheckpoint(request, call).status();
-    // The first of several tries may have been the one that counted.
+    // An earlier attempt may have deleted it without its answer arriving.
     if (deleted.ok() || absl::IsNotFound(deleted)) {
-      return absl::StrCat(named, " is deleted\n");
+      return absl::StrCat("deleted ", named, "\n");
     }
     return ExplainCall(stub_, "did not delete the checkpoint", deleted);
   }
@@ -148,15 +150,15 @@ class Command {
     *request.mutable_fence() = OperatorFence(found, world_.transfer.random);
     const auto asked = stub_.RequestCheckpoint(request, call_);
     if (!asked.ok()) {
-      return ExplainCall(stub_, "did not ask for a checkpoint", asked.status());
+      return ExplainCall(stub_, "did not accept the request to save",
+                         asked.status());
     }
-    return absl::StrCat(
-        "job ", found.job.job(),
-        " was asked to save after one of its next "
-        "steps; step ",
-        asked->newest_step(),
-        " is the last one known. `coxswain checkpoint list` has it once it is "
-        "complete\n");
+    return absl::StrCat("job ", found.job.job(),
+                        " was asked to save a checkpoint after one of its next "
+                        "steps; step ",
+                        asked->newest_step(),
+                        " is the newest one known. `coxswain checkpoint list` "
+                        "shows it once it is complete\n");
   }
 
  private:
@@ -193,7 +195,7 @@ constexpr char kErrors[] = "errors";
 constexpr char kOwn[] = "own";
 constexpr char kPosition[] = "position/";
 
-// Programs write what they like into the metadata, and it goes to a terminal.
+// The metadata is a program's own text, and this is printed on a terminal.
 std::string Visible(const std::string& text) {
   return absl::Utf8SafeCEscape(text);
 }
@@ -261,7 +263,7 @@ CheckpointWorld RealCheckpointWorld(CoordinatorStub* stub) {
   world.transfer.files = server::PosixFileSystem();
   world.transfer.random = RandomSource::System();
   world.transfer.progress = ProgressOn(STDERR_FILENO);
-  world.confirm = AskPerson;
+  world.confirm = AskOnTerminal;
   return world;
 }
 

@@ -51,8 +51,8 @@ absl::StatusOr<std::unique_ptr<FolderWriter>> FolderWriter::Create(
     const server::CheckpointRecord& record, RandomSource* random) {
   const std::string path = WithoutSlashes(folder);
   if (!absl::IsNotFound(files->List(path).status())) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "there is something at ", path, " already; name a folder that is not"));
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, " already exists; name a folder that does not"));
   }
   std::unique_ptr<FolderWriter> writer(
       new FolderWriter(files, path, record, random));
@@ -109,12 +109,12 @@ absl::StatusOr<server::CheckpointRecord> ReadFolder(
     const server::FileSystem& files, const std::string& folder) {
   auto record = server::ReadManifest(files, folder);
   absl::Status status = record.status();
-  // The folder's own name says nothing here.
+  // The name of the folder may be any.
   if (status.ok()) status = CheckShardFiles(*record);
   if (status.ok()) return record;
-  return absl::Status(status.code(),
-                      absl::StrCat("no checkpoint that can be read is in ",
-                                   folder, ": ", status.message()));
+  return absl::Status(
+      status.code(), absl::StrCat("no readable checkpoint is in ", folder, ": ",
+                                  status.message()));
 }
 
 absl::Status ReadShard(const server::FileSystem& files,
@@ -129,7 +129,7 @@ absl::Status ReadShard(const server::FileSystem& files,
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != shard.bytes) {
     return Damaged(folder, shard,
-                   absl::StrCat("has ", size, " bytes where the manifest says ",
+                   absl::StrCat("has ", size, " bytes, but the manifest has ",
                                 shard.bytes));
   }
   uint32_t whole = 0;
@@ -147,8 +147,8 @@ absl::Status ReadShard(const server::FileSystem& files,
   }
   if (whole == shard.crc32c) return absl::OkStatus();
   return Damaged(folder, shard,
-                 absl::StrFormat("is damaged: its CRC-32C is %08x where the "
-                                 "manifest says %08x",
+                 absl::StrFormat("is damaged: its CRC-32C is %08x, but the "
+                                 "manifest has %08x",
                                  whole, shard.crc32c));
 }
 

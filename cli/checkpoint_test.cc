@@ -47,7 +47,7 @@ std::string RandomBytes(size_t size) {
   return data;
 }
 
-// The files of a folder by name.
+// Returns the files of a folder by name.
 std::map<std::string, std::string> Files(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& file : fs::directory_iterator(folder)) {
@@ -78,7 +78,7 @@ class CheckpointTest : public testing::Test {
     options_.timeout = absl::Seconds(30);
   }
 
-  // A job of one worker that has saved this.
+  // Saves these shards from a job of one worker; returns the checkpoint's id.
   absl::StatusOr<std::string> Save(int64_t step,
                                    const std::vector<std::string>& shards,
                                    int keep_last = 0) {
@@ -187,14 +187,14 @@ TEST_F(CheckpointTest, ExportDeleteImportGivesTheSameBytes) {
   ASSERT_OK_AND_ASSIGN(const std::string id, Save(40, {large, "", "small"}));
   EXPECT_THAT(Run(Action::kList), AllOf(HasSubstr(id), HasSubstr("fp16")));
   EXPECT_THAT(Run(Action::kShow, "40"), HasSubstr("3145745"));
-  EXPECT_THAT(Run(Action::kVerify, id), HasSubstr("is whole"));
+  EXPECT_THAT(Run(Action::kVerify, id), HasSubstr("no damage"));
   EXPECT_THAT(Export("out"), HasSubstr(id));
-  // Byte by byte what the coordinator has.
+  // The files are byte by byte those of the coordinator.
   EXPECT_EQ(Files(root_ / "out"),
             Files(root_ / "state" / "checkpoints" / "job" / id));
 
   answer_ = true;
-  EXPECT_THAT(Run(Action::kDelete, id), HasSubstr("is deleted"));
+  EXPECT_THAT(Run(Action::kDelete, id), HasSubstr("deleted checkpoint"));
   EXPECT_THAT(asked_, HasSubstr(id));
   EXPECT_EQ(CountStored(), 0);
   EXPECT_THAT(Run(Action::kList), HasSubstr("no checkpoints"));
@@ -202,7 +202,7 @@ TEST_F(CheckpointTest, ExportDeleteImportGivesTheSameBytes) {
   EXPECT_THAT(Import("out"), HasSubstr("step 40"));
   EXPECT_THAT(Run(Action::kList),
               AllOf(HasSubstr("imported"), Not(HasSubstr(id))));
-  EXPECT_THAT(Run(Action::kVerify), HasSubstr("is whole"));
+  EXPECT_THAT(Run(Action::kVerify), HasSubstr("no damage"));
   EXPECT_THAT(Export("again"), HasSubstr("step 40"));
   const auto before = server::DecodeManifest(Bytes(root_ / "out/MANIFEST"));
   const auto after = server::DecodeManifest(Bytes(root_ / "again/MANIFEST"));
@@ -220,14 +220,14 @@ TEST_F(CheckpointTest, ExportDeleteImportGivesTheSameBytes) {
 
 TEST_F(CheckpointTest, AnotherJobOfAnotherNameMayHaveIt) {
   ASSERT_OK(Save(40, {"data"}).status());
-  ASSERT_THAT(Export("out"), HasSubstr("is in"));
+  ASSERT_THAT(Export("out"), HasSubstr("exported"));
   options_.job = "elsewhere";
   EXPECT_THAT(Import("out"), HasSubstr("of job elsewhere"));
   EXPECT_THAT(Run(Action::kList), HasSubstr("imported"));
   EXPECT_THAT(Import("out"),
               AllOf(HasSubstr("ALREADY_EXISTS"), HasSubstr("delete it first")));
   EXPECT_EQ(CountStored("elsewhere"), 1);
-  options_.job = "";  // That of the manifest; there the step is another's.
+  options_.job = "";  // The manifest's job, whose step 40 is not an import.
   EXPECT_THAT(Import("out"), HasSubstr("of job job"));
   EXPECT_EQ(CountStored("job"), 2);
 }
@@ -254,7 +254,7 @@ TEST_F(CheckpointTest, AFlippedBitOfAnExportIsRefusedWithItsShard) {
   EXPECT_EQ(CountStored("elsewhere"), 0);
 }
 
-// A stub that says what it is told to of a checkpoint that nobody has.
+// A stub describes a checkpoint that does not exist, with a malicious id.
 TEST_F(CheckpointTest, ExportWritesToNoPathThatTheCoordinatorChooses) {
   for (const char* id : {"", ".", "..", "/tmp/x", "../x", "a/b"}) {
     FakeCoordinatorStub fake;
@@ -281,7 +281,9 @@ TEST_F(CheckpointTest, ExportWritesToNoPathThatTheCoordinatorChooses) {
           return response;
         });
     world_.transfer.stub = &fake;
-    EXPECT_THAT(Run(Action::kExport), HasSubstr("no name for a folder")) << id;
+    EXPECT_THAT(Run(Action::kExport),
+                HasSubstr("cannot be the name of a folder"))
+        << id;
   }
 }
 
@@ -293,7 +295,7 @@ TEST_F(CheckpointTest, ExportOverwritesNothingAndLeavesNothingBehind) {
   EXPECT_THAT(Export("file"), HasSubstr("ALREADY_EXISTS"));
   EXPECT_EQ(Bytes(root_ / "file"), "precious");
   EXPECT_THAT(Export("none/such"), HasSubstr("NOT_FOUND"));
-  // One that fails in the middle.
+  // An export that fails in the middle.
   FlipBit(root_ / "state" / "checkpoints" / "job" / id / "shard-00001.2", 1);
   EXPECT_THAT(Export("out"),
               AllOf(HasSubstr("DATA_LOSS"), HasSubstr("shard 1")));
@@ -321,7 +323,7 @@ TEST_F(CheckpointTest, DeleteAsksFirst) {
   EXPECT_EQ(CountStored(), 1);
   options_.yes = true;
   asked_.clear();
-  EXPECT_THAT(Run(Action::kDelete), HasSubstr("is deleted"));
+  EXPECT_THAT(Run(Action::kDelete), HasSubstr("deleted checkpoint"));
   EXPECT_EQ(asked_, "");
   EXPECT_THAT(Run(Action::kDelete, id), HasSubstr("NOT_FOUND"));
 }
@@ -329,7 +331,7 @@ TEST_F(CheckpointTest, DeleteAsksFirst) {
 TEST_F(CheckpointTest, RetentionKeepsWhatTheJobAsksForAndImports) {
   for (const int64_t step : {10, 20, 30}) ASSERT_OK(Save(step, {"data"}));
   options_.folder = (root_ / "ten").string();
-  ASSERT_THAT(Run(Action::kExport, "10"), HasSubstr("is in"));
+  ASSERT_THAT(Run(Action::kExport, "10"), HasSubstr("exported"));
   ASSERT_THAT(Import("ten"), HasSubstr("step 10"));
   ASSERT_OK(Save(40, {"data"}, /*keep_last=*/2));
   // 10, 20 and 30 were read less than a minute ago at most; 20 was not.
@@ -340,9 +342,10 @@ TEST_F(CheckpointTest, RetentionKeepsWhatTheJobAsksForAndImports) {
             Not(HasSubstr("step-000000000020")), HasSubstr("imported")));
 }
 
-TEST_F(CheckpointTest, NowSaysWhyNobodyCanBeAsked) {
+TEST_F(CheckpointTest, NowReportsWhyTheJobCannotSave) {
   options_.job = "stranger";
-  EXPECT_THAT(Run(Action::kNow), HasSubstr("did not ask for a checkpoint"));
+  EXPECT_THAT(Run(Action::kNow),
+              HasSubstr("did not accept the request to save"));
 }
 
 }  // namespace

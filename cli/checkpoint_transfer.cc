@@ -43,7 +43,7 @@ server::CheckpointRecord RecordOf(const v1::ShowResponse& shown) {
   return record;
 }
 
-// Writes one shard as it comes, and checks it on the way.
+// Writes one shard as it arrives, and compares it with its checksum.
 class ShardReceiver {
  public:
   ShardReceiver(const server::ShardRecord& shard, server::WritableFile* file,
@@ -74,7 +74,7 @@ class ShardReceiver {
   absl::Status Finish() {
     if (received_ != shard_.bytes) {
       return Damaged(
-          absl::StrCat(received_, " of ", shard_.bytes, " bytes came"));
+          absl::StrCat(received_, " of ", shard_.bytes, " bytes arrived"));
     }
     if (crc32c_ != shard_.crc32c) return Damaged("its checksum differs");
     return SyncAndClose(file_);
@@ -117,7 +117,7 @@ absl::Status Receive(const Transfer& transfer,
   return receiver.Finish();
 }
 
-// A shard of an open import.
+// Uploads a shard of an open import.
 absl::Status Send(const Transfer& transfer, const v1::Fence& fence,
                   const v1::BeginResponse& open, const std::string& folder,
                   const server::ShardRecord& shard, Progress* progress) {
@@ -137,14 +137,14 @@ absl::Status Send(const Transfer& transfer, const v1::Fence& fence,
           const std::shared_ptr<const void>& owner) {
         going = going && stream->WriteChunk(offset, data, crc32c, owner);
         progress->Add(static_cast<int64_t>(data.size()));
-        // Why it does not go on, the stream's end says.
+        // The stream's status has the reason.
         return going ? absl::OkStatus() : absl::CancelledError("refused");
       });
   if (going) COXSWAIN_RETURN_IF_ERROR(read);
   const absl::Status ended = stream->Finish();
   if (ended.ok()) return ended;
   return ExplainCall(*transfer.stub,
-                     absl::StrCat("did not take shard ", shard.shard), ended);
+                     absl::StrCat("did not accept shard ", shard.shard), ended);
 }
 
 absl::Status VerifyFolder(const Transfer& transfer, const std::string& folder,
@@ -183,8 +183,8 @@ absl::StatusOr<v1::CheckpointInfo> SendAndCommit(
                      committed.status());
 }
 
-void GiveUp(const Transfer& transfer, const v1::Fence& fence,
-            const std::string& id) {
+void Discard(const Transfer& transfer, const v1::Fence& fence,
+             const std::string& id) {
   v1::DeleteRequest remove;
   *remove.mutable_fence() = fence;
   remove.set_checkpoint_id(id);
@@ -199,7 +199,7 @@ absl::Status ExportCheckpoint(const Transfer& transfer,
                               const v1::ShowResponse& checkpoint,
                               const std::string& folder) {
   const server::CheckpointRecord record = RecordOf(checkpoint);
-  // The names come from the coordinator and are written to.
+  // The coordinator chooses the names, and the files are written to.
   COXSWAIN_RETURN_IF_ERROR(CheckShardFiles(record));
   COXSWAIN_ASSIGN_OR_RETURN(
       const auto writer,
@@ -229,11 +229,11 @@ absl::StatusOr<v1::CheckpointInfo> ImportCheckpoint(const Transfer& transfer,
   const auto open =
       transfer.stub->BeginCheckpoint(begin, Within(absl::Seconds(30)));
   if (!open.ok()) {
-    return ExplainCall(*transfer.stub, "did not take the checkpoint",
+    return ExplainCall(*transfer.stub, "did not accept the checkpoint",
                        open.status());
   }
   auto imported = SendAndCommit(transfer, begin.fence(), *open, folder, record);
-  if (!imported.ok()) GiveUp(transfer, begin.fence(), open->checkpoint_id());
+  if (!imported.ok()) Discard(transfer, begin.fence(), open->checkpoint_id());
   return imported;
 }
 
@@ -249,7 +249,9 @@ absl::Status VerifyCheckpoint(const Transfer& transfer,
   while (stream->Read(&now)) progress.Set(now.bytes_done());
   const absl::Status ended = stream->Finish();
   if (ended.ok()) return ended;
-  return ExplainCall(*transfer.stub, "did not find it whole", ended);
+  return ExplainCall(*transfer.stub,
+                     "found the checkpoint damaged, or could not read it",
+                     ended);
 }
 
 }  // namespace coxswain

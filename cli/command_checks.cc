@@ -18,10 +18,11 @@ constexpr char kNoCoordinator[] =
 std::string Check(const HooksOptions& hooks) {
   const int asked = (hooks.json ? 1 : 0) + (hooks.markdown ? 1 : 0) +
                     (hooks.check.empty() ? 0 : 1);
-  if (asked > 1) return "give one of --json, --markdown and --check";
+  if (asked > 1) return "give only one of --json, --markdown and --check";
   if (hooks.check.empty() || hooks.name.empty()) return "";
-  return absl::StrCat("--check takes the whole spec, quoted; what is '",
-                      hooks.name, "'?");
+  return absl::StrCat(
+      "--check takes the whole spec: put quotes around it, and leave out '",
+      hooks.name, "'");
 }
 
 std::string Check(const ServeOptions& serve) {
@@ -30,7 +31,7 @@ std::string Check(const ServeOptions& serve) {
   if (serve.http.empty()) {
     return serve.http_port_file.empty() && serve.http_hosts.empty()
                ? ""
-               : "--http-port-file and --http-hosts go with --http HOST:PORT";
+               : "--http-port-file and --http-hosts need --http HOST:PORT";
   }
   server::HttpOptions http;
   http.listen = serve.http;
@@ -47,8 +48,7 @@ std::string CheckWorkers(const RunOptions& run) {
   }
   if (run.MinWorkers() > most) {
     return absl::StrCat("--min-workers ", run.min_workers,
-                        " is more than there can be: --nnodes and --nproc "
-                        "make ",
+                        " is more than --nnodes and --nproc allow, which is ",
                         most);
   }
   return "";
@@ -56,8 +56,8 @@ std::string CheckWorkers(const RunOptions& run) {
 
 std::string Check(RunOptions& run) {
   if (run.program.empty()) {
-    return "no program: write it after --, as in: coxswain run --nproc 2 -- "
-           "./train --epochs 3";
+    return "no program given: write it after --, as in: coxswain run "
+           "--nproc 2 -- ./train --epochs 3";
   }
   if (run.coordinator.empty() && run.nnodes.most > 1) {
     return absl::StrCat(
@@ -66,8 +66,8 @@ std::string Check(RunOptions& run) {
         "HOST:PORT, or set COXSWAIN_COORDINATOR");
   }
   if (!run.coordinator.empty() && run.job.empty()) {
-    return "no job: give --job NAME, or set COXSWAIN_JOB; all launchers of a "
-           "job give the same";
+    return "no job given: give --job NAME, or set COXSWAIN_JOB; all launchers "
+           "of a job need the same name";
   }
   if (run.nproc == 0) {
     const auto gpus = ParseGpuRequest(run.gpus.empty() ? "none" : run.gpus);
@@ -94,7 +94,7 @@ std::string CheckAsked(const std::string& coordinator, const std::string& job,
 }
 
 std::string Check(PlanSetOptions& set) {
-  // The job's name may stand in front of the changes.
+  // The job's name may come before the changes.
   if (!set.changes.empty() && !absl::StrContains(set.changes.front(), '=')) {
     set.job = set.changes.front();
     set.changes.erase(set.changes.begin());
@@ -120,7 +120,7 @@ std::string CheckCombination(CommandLine& line) {
       return Check(line.run);
     case Command::kStatus:
       if (line.status.json && line.status.watch) {
-        return "give one of --json and --watch";
+        return "give only one of --json and --watch";
       }
       return CheckAsked(line.status.coordinator, line.status.job,
                         line.status.security);

@@ -28,11 +28,11 @@ constexpr char kRunExits[] =
     "that failed, 128 + N if signal N ended it. 2 for a wrong command line, "
     "126\n"
     "or 127 if PROGRAM cannot be executed or found, 1 for other failures.\n"
-    "--stop-status instead of 0 if it was asked to stop.\n\n"
-    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are handed on to the "
+    "--stop-status instead of 0 after a request to stop.\n\n"
+    "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are forwarded to the "
     "workers.\n"
-    "After the first three they may take --stop-grace to end; a second SIGINT\n"
-    "kills them at once.\n";
+    "SIGINT, SIGTERM and SIGHUP are requests to stop: workers that still run\n"
+    "after --stop-grace, or at a second SIGINT, are killed.\n";
 constexpr char kOtherExits[] =
     "Exit status: 0 success, 1 failure, 2 wrong command line.\n";
 
@@ -42,7 +42,7 @@ bool IsSetInEnvironment(const std::string& name) {
 }
 
 // Leaves out of a configuration file what the environment sets: CLI11 reads
-// the file first and would prefer it. Keeps what no option is called.
+// the file first and would prefer it. Collects the names that are no options.
 class ConfigBelowEnvironment : public CLI::ConfigTOML {
  public:
   explicit ConfigBelowEnvironment(const CLI::App* root) : root_(root) {}
@@ -101,7 +101,7 @@ CLI::App* AddCommand(CLI::App* parent, const std::string& name,
   return command;
 }
 
-// The names that `plan set` takes, from the table of terms.
+// Returns the names that `plan set` takes, from the table of terms.
 std::string PlanNames() {
   std::string text =
       "\nCHANGE names what to change, and its value; the rest stays:\n"
@@ -150,7 +150,7 @@ constexpr CheckpointCommand kCheckpointCommands[] = {
     {CheckpointOptions::Action::kNow, "now",
      "Ask a running job to save after one of its next steps."},
     {CheckpointOptions::Action::kVerify, "verify",
-     "Let the coordinator read one and compare it with its checksums:\n"
+     "Have the coordinator read one and compare it with its checksums:\n"
      "coxswain checkpoint verify [ID|STEP|newest] [OPTIONS]"},
     {CheckpointOptions::Action::kExport, "export",
      "Write one to a folder, verified:\n"
@@ -190,10 +190,10 @@ void AddCertsCommands(CLI::App* root, CommandLine* line) {
       "Make a certificate authority, and certificates for the coordinator,\n"
       "an operator and each --job.");
   add(Action::kAdd, "add", "Make certificates for further jobs.");
-  add(Action::kShow, "show", "List certificates, and when they run out.");
+  add(Action::kShow, "show", "List certificates, and when they expire.");
 }
 
-// "plan set", for example; empty if no command was found.
+// Returns "plan set", for example; empty if no command was found.
 std::string NameOfParsed(const CLI::App& root) {
   std::string name;
   for (const CLI::App* app = &root; !app->get_subcommands().empty();) {
@@ -210,7 +210,7 @@ absl::Status UsageError(const std::string& command, absl::string_view message) {
       absl::StripSuffix(message, "\n"), "\nTry `", name, " --help`."));
 }
 
-// Everything of CLI11 happens in here: what it throws is caught by the caller.
+// Uses CLI11, whose exceptions the caller catches.
 absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   CommandLine line;
   CLI::App root("Coxswain coordinates data-parallel training.", "coxswain");
@@ -224,7 +224,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
              &line.serve);
   CLI::App* run = AddCommand(
       &root, "run",
-      "Start the workers of a job on this node, and stay until they end:\n"
+      "Start the workers of a job on this node, and wait until they end:\n"
       "coxswain run [OPTIONS] -- PROGRAM [ARGUMENTS...]",
       kRunExits);
   AddOptions(run, &line.run);
@@ -240,8 +240,9 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   AddCheckpointCommands(&root, &line);
   AddCertsCommands(&root, &line);
   AddOptions(AddCommand(&root, "why",
-                        "Show where each rank of a job is, which are odd, and "
-                        "why it ended:\ncoxswain why [JOB] [OPTIONS]",
+                        "Show where each rank of a job is, which ranks differ "
+                        "or are behind, and why\nthe job ended:\n"
+                        "coxswain why [JOB] [OPTIONS]",
                         kOtherExits),
              &line.why);
   AddOptions(AddCommand(&root, "hooks",
@@ -253,12 +254,12 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   root.footer(absl::StrCat(
       "\nOptions also come from COXSWAIN_* variables and from the file of "
       "--config (or ",
-      kConfigVariable, "):\n`coxswain COMMAND --help` says how.\n"));
+      kConfigVariable, "):\nsee `coxswain COMMAND --help`.\n"));
 
   const auto config = std::make_shared<ConfigBelowEnvironment>(&root);
   root.config_formatter(config);
 
-  // What follows -- is not ours to interpret.
+  // What follows -- is passed to the program as it is.
   const auto dashes = std::find(args.begin(), args.end(), "--");
   const bool dashes_given = dashes != args.end();
   if (dashes_given) {
@@ -297,7 +298,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       const std::vector<std::string> rest = root.remaining(true);
       return UsageError(
           command, rest.empty()
-                       ? "no command"
+                       ? "no command given"
                        : absl::StrCat("no such command: ", command,
                                       command.empty() ? "" : " ", rest[0]));
     }
@@ -307,10 +308,10 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   if (!config->unknown().empty()) {
     return UsageError(
         command,
-        absl::StrCat("the configuration file sets what is no option: ",
+        absl::StrCat("the configuration file sets unknown options: ",
                      absl::StrJoin(config->unknown(), ", "),
-                     " (options stand under the name of their command, as in "
-                     "[run])"));
+                     " (write each option in the section of its command, such "
+                     "as [run])"));
   }
 
   using Command = CommandLine::Command;

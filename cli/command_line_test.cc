@@ -77,7 +77,7 @@ TEST_F(CommandLineTest, WhereTheStateIsAndHowLongLeasesAre) {
   }
 }
 
-TEST_F(CommandLineTest, HooksTakesANameAndAForm) {
+TEST_F(CommandLineTest, HooksTakesANameAndAFormat) {
   ASSERT_OK_AND_ASSIGN(CommandLine all, ParseCommandLine({"hooks"}));
   EXPECT_EQ(all.command, Command::kHooks);
   EXPECT_EQ(all.hooks.name, "");
@@ -233,7 +233,7 @@ TEST_F(CommandLineTest, ATraceGoesToAFolderThatExists) {
       {"", "must name a file"},
       {folder, "must name a file, not a folder"},
       {folder + "/missing/", "must name a file, not a folder"},
-      {folder + "/missing/t.json", "there is no folder '" + folder + "/miss"},
+      {folder + "/missing/t.json", "the folder '" + folder + "/miss"},
   };
   for (const auto& [file, expected] : wrong) {
     SCOPED_TRACE(file);
@@ -258,7 +258,7 @@ TEST_F(CommandLineTest, LogsAreOfAJobOrOfAll) {
   EXPECT_EQ(line.logs.since, absl::ZeroDuration());
   EXPECT_THAT(ParseCommandLine({"logs", "a b", "--coordinator", "h:1"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       testing::HasSubstr("no job name")));
+                       testing::HasSubstr("not a valid job name")));
   EXPECT_THAT(ParseCommandLine({"logs"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        testing::HasSubstr("no coordinator")));
@@ -376,7 +376,7 @@ TEST_F(CommandLineTest, WithoutNprocThereIsAWorkerPerGpu) {
   EXPECT_EQ(file.run.gpus, "GPU-8a5c,GPU-77aa");
 }
 
-TEST_F(CommandLineTest, PlainTextBeyondTheLoopbackHasToBeSaid) {
+TEST_F(CommandLineTest, PlainTextBeyondTheLoopbackNeedsAFlag) {
   for (const char* const listen : {"127.9.9.9:1", "[::1]:1", "localhost:1"}) {
     EXPECT_OK(ParseCommandLine({"serve", "--listen", listen})) << listen;
   }
@@ -392,7 +392,7 @@ TEST_F(CommandLineTest, PlainTextBeyondTheLoopbackHasToBeSaid) {
   EXPECT_OK(ParseCommandLine({"serve", "--listen", "0.0.0.0:1"}));
 }
 
-// Whoever reaches a port that asks for no certificate can stop the coordinator
+// On a port that requires no certificate, a caller can stop the coordinator
 // before it shows a token.
 TEST_F(CommandLineTest, TokensStayOnTheLoopbackUnlessItIsInsecure) {
   const std::string tokens = testing::TempDir() + "/tokens_of_serve";
@@ -434,7 +434,7 @@ TEST_F(CommandLineTest, CertificatesAreLookedAtAtOnce) {
   Set("COXSWAIN_TLS_CA", absent);
   EXPECT_THAT(ParseCommandLine({"status", "--coordinator", "h:1"}),
               IsUsageError(absent));
-  // Without a coordinator there is nobody to speak to.
+  // Without a coordinator there is no server to connect to.
   EXPECT_OK(ParseCommandLine({"run", "--", "true"}));
 }
 
@@ -489,11 +489,11 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--gpus", "0", "--", "true"}, "give none for the CPU"},
       {{"run", "--gpus", "1,2,1", "--", "true"}, "would share GPU 1"},
       {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
-      {{"run", "--join-timeout", "soon", "--", "true"}, "is no duration"},
+      {{"run", "--join-timeout", "soon", "--", "true"}, "is not a duration"},
       {{"run", "--stop-grace", "-1s", "--", "true"}, "must be at least 0"},
       {{"run", "--stop-status", "256", "--", "true"}, "255"},
-      {{"run", "--job", "a/b", "--", "true"}, "is no job name"},
-      {{"run", "--node", "a b", "--", "true"}, "is no node name"},
+      {{"run", "--job", "a/b", "--", "true"}, "is not a valid job name"},
+      {{"run", "--node", "a b", "--", "true"}, "is not a valid node name"},
       {{"run", "--coordinator", "head:0", "--job", "j", "--", "true"},
        "port 0"},
       {{"run"}, "no program"},
@@ -510,19 +510,19 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"plan", "list"}, "no such command: plan list"},
       {{"plan", "show"}, "no coordinator"},
       {{"why"}, "no coordinator"},
-      {{"why", "a/b", "--coordinator", "h:1"}, "is no job name"},
+      {{"why", "a/b", "--coordinator", "h:1"}, "is not a valid job name"},
       {{"plan", "show", "a", "b", "--coordinator", "h:1"}, "b"},
       {{"plan", "set", "--coordinator", "h:1"}, "nothing to change"},
       {{"plan", "set", "x", "--coordinator", "h:1"}, "nothing to change"},
       {{"plan", "set", "at=next", "--coordinator", "h:1"}, "nothing to change"},
       {{"plan", "set", "a/b", "tail=drop", "--coordinator", "h:1"},
-       "is no job name"},
+       "is not a valid job name"},
       {{"plan", "set", "tial=drop", "--coordinator", "h:1"}, "\"tial\""},
       {{"plan", "set", "x", "y", "--coordinator", "h:1"}, "'y' is not NAME="},
       {{"plan", "set", "tail=drop", "--expect", "0", "--coordinator", "h:1"},
        "must be a version"},
-      {{"hooks", "--json", "--markdown"}, "give one of"},
-      {{"hooks", "--json", "--check", "fp16"}, "give one of"},
+      {{"hooks", "--json", "--markdown"}, "give only one of"},
+      {{"hooks", "--json", "--check", "fp16"}, "give only one of"},
       {{"hooks", "--check", ""}, "must be a spec or @FILE"},
       {{"hooks", "--check", "fp16", "bf16"}, "what is 'bf16'?"},
       {{"hooks", "fp16", "bf16"}, "bf16"},
@@ -539,7 +539,7 @@ TEST_F(CommandLineTest, WrongVariablesAreErrors) {
   EXPECT_THAT(ParseCommandLine({"run", "--", "true"}), IsUsageError("--nproc"));
 }
 
-TEST_F(CommandLineTest, HelpOfEveryCommandTellsTheThreeWays) {
+TEST_F(CommandLineTest, HelpOfEveryCommandListsTheThreeWays) {
   const std::map<std::string, std::string> variables = {
       {"serve", "COXSWAIN_LISTEN"},       {"run", "COXSWAIN_NPROC"},
       {"status", "COXSWAIN_COORDINATOR"}, {"plan.show", "COXSWAIN_JOB"},

@@ -18,7 +18,7 @@ bool IsCalled(const HookDescription& hook, const std::string& name) {
          std::count(hook.aliases.begin(), hook.aliases.end(), name) > 0;
 }
 
-// All hooks, or the one of this name.
+// Returns all hooks, or the one of this name.
 absl::StatusOr<std::vector<HookDescription>> Choose(const std::string& name) {
   std::vector<HookDescription> hooks = ListHooks();
   if (name.empty()) return hooks;

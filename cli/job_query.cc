@@ -13,11 +13,10 @@ namespace coxswain {
 namespace {
 
 constexpr char kNewest[] = "newest";
-// In an error.
+// How many checkpoints an error names.
 constexpr size_t kMaxNamed = 8;
 
-std::string Name(const std::vector<v1::CheckpointInfo>& checkpoints) {
-  if (checkpoints.empty()) return "it has none";
+std::string Ids(const std::vector<v1::CheckpointInfo>& checkpoints) {
   std::vector<std::string> names;
   for (const v1::CheckpointInfo& one : checkpoints) {
     if (names.size() == kMaxNamed) {
@@ -26,7 +25,7 @@ std::string Name(const std::vector<v1::CheckpointInfo>& checkpoints) {
     }
     names.push_back(one.checkpoint_id());
   }
-  return absl::StrCat("it has ", absl::StrJoin(names, ", "));
+  return absl::StrJoin(names, ", ");
 }
 
 }  // namespace
@@ -65,7 +64,7 @@ absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
   }
   if (response->jobs_size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "which job? The coordinator at ", stub.address(), " has ",
+        "name one of the jobs; the coordinator at ", stub.address(), " has ",
         absl::StrJoin(response->jobs(), ", ",
                       [](std::string* out, const v1::JobDescription& job) {
                         out->append(job.job());
@@ -111,13 +110,15 @@ absl::StatusOr<v1::CheckpointInfo> PickCheckpoint(
   }
   if (hits.size() == 1) return hits.front();
   if (hits.empty()) {
-    return absl::NotFoundError(absl::StrCat("job ", job, " has no checkpoint ",
-                                            is_step ? "of step " : "", which,
-                                            ": ", Name(checkpoints)));
+    return absl::NotFoundError(absl::StrCat(
+        "job ", job, " has no checkpoint ", is_step ? "of step " : "", which,
+        "; ",
+        checkpoints.empty() ? "it has none"
+                            : absl::StrCat("it has ", Ids(checkpoints))));
   }
-  return absl::InvalidArgumentError(absl::StrCat("which one? Of step ", which,
-                                                 " job ", job,
-                                                 " has several: ", Name(hits)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("job ", job, " has several checkpoints of step ", which,
+                   "; give the id of one: ", Ids(hits)));
 }
 
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(CoordinatorStub& stub,
@@ -139,7 +140,7 @@ absl::Status HintAtTls(const absl::Status& error,
   const bool whole = !security.tls.ca.empty() && (!security.tls.cert.empty() ||
                                                   !security.token_file.empty());
   if (whole || !absl::IsUnavailable(error)) return error;
-  // What gRPC says of a peer that expects, or misses, a handshake.
+  // What gRPC reports of a peer that expects, or misses, a handshake.
   constexpr absl::string_view kCutOff[] = {"Connection reset by peer",
                                            "Socket closed", "Broken pipe"};
   const bool cut_off = std::any_of(
@@ -149,9 +150,10 @@ absl::Status HintAtTls(const absl::Status& error,
   if (!cut_off) return error;
   return absl::Status(
       error.code(),
-      absl::StrCat(error.message(),
-                   ". If the coordinator speaks TLS, give --tls-ca, --tls-cert "
-                   "and --tls-key, or a --token-file instead of the last two"));
+      absl::StrCat(
+          error.message(),
+          ". If the coordinator requires TLS, give --tls-ca, --tls-cert "
+          "and --tls-key, or a --token-file instead of the last two"));
 }
 
 }  // namespace coxswain

@@ -31,20 +31,20 @@ LogRate& GrpcErrors() {
   return errors;
 }
 
-void LogOfGrpc(gpr_log_func_args* said) {
+void LogOfGrpc(gpr_log_func_args* entry) {
   const LogFields fields = {
-      {"text", said->message}, {"file", said->file}, {"line", said->line}};
-  if (said->severity == GPR_LOG_SEVERITY_ERROR) {
-    GrpcErrors().Line(absl::StrCat(said->file, ":", said->line), fields);
-  } else if (said->severity == GPR_LOG_SEVERITY_INFO) {
+      {"text", entry->message}, {"file", entry->file}, {"line", entry->line}};
+  if (entry->severity == GPR_LOG_SEVERITY_ERROR) {
+    GrpcErrors().Line(absl::StrCat(entry->file, ":", entry->line), fields);
+  } else if (entry->severity == GPR_LOG_SEVERITY_INFO) {
     LogInfo("grpc", fields);
   } else {
     LogDebug("grpc", fields);
   }
 }
 
-// Makes what gRPC logs lines of our log, as event "grpc": in its format, and
-// errors, which callers can cause as often as they like, once a minute for each
+// Logs what gRPC logs as event "grpc", in the log's format; errors,
+// which callers can cause as often as they like, once a minute for each
 // place in gRPC.
 void TakeGrpcLog() { gpr_set_log_function(LogOfGrpc); }
 
@@ -79,7 +79,7 @@ int PrintOrFail(const absl::StatusOr<std::string>& text,
                    : Fail(HintAtTls(text.status(), security), kExitFailure);
 }
 
-// The coordinator that a command is about.
+// Returns a stub of the coordinator that the command names.
 template <typename Options>
 std::shared_ptr<CoordinatorStub> StubOf(const Options& options) {
   return ConnectCoordinator(options.coordinator, RetryPolicy(),
@@ -147,7 +147,7 @@ int Main(const std::vector<std::string>& args) {
 int main(int argc, char** argv) {
   try {
     return coxswain::Main(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {  // of a library: ours throw none
+  } catch (const std::exception& error) {  // of a library
     std::fprintf(stderr, "coxswain: unexpected: %s\n", error.what());
     return coxswain::kExitFailure;
   }

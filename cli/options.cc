@@ -38,10 +38,10 @@ constexpr int kMostDays = 10 * 365;
 // The kinds of options that the commands have: each is a flag, a variable and a
 // key of the configuration file at once, with its check.
 
-// A check returns what is wrong, or nothing.
+// Returns what is wrong with a value; empty if nothing is.
 using OptionCheck = std::function<std::string(const std::string&)>;
 
-// Such as 500ms, 10s, 5m, or plain seconds.
+// Reads 500ms, 10s, 5m, or plain seconds.
 bool ParseDuration(const std::string& text, absl::Duration* duration) {
   double seconds = 0;
   if (absl::SimpleAtod(text, &seconds))
@@ -52,7 +52,7 @@ bool ParseDuration(const std::string& text, absl::Duration* duration) {
          *duration > -absl::InfiniteDuration();
 }
 
-// --name-of-option may be given as COXSWAIN_NAME_OF_OPTION.
+// Returns COXSWAIN_NAME_OF_OPTION for --name-of-option.
 std::string VariableOf(std::string option) {
   for (char& c : option) c = c == '-' ? '_' : absl::ascii_toupper(c);
   return absl::StrCat("COXSWAIN_", option);
@@ -99,8 +99,8 @@ CLI::Option* AddDuration(CLI::App* app, const std::string& name,
   const auto check = [least](const std::string& text) {
     absl::Duration value;
     if (!ParseDuration(text, &value)) {
-      return absl::StrCat("'", text,
-                          "' is no duration; write for example 500ms, 10s, 5m");
+      return absl::StrCat(
+          "'", text, "' is not a duration; write for example 500ms, 10s, 5m");
     }
     if (value < least) {
       return absl::StrCat("must be at least ", absl::FormatDuration(least),
@@ -140,35 +140,40 @@ void AddTlsFiles(CLI::App* app, TlsFiles* files, const std::string& cert,
 
 void AddClientSecurity(CLI::App* app, ClientSecurity* security) {
   AddTlsFiles(app, &security->tls,
-              "who you are, for the coordinator: a certificate (PEM)",
-              "speak TLS to a coordinator that this certificate authority "
-              "vouches for. Files are read again when they change");
+              "the certificate (PEM) that identifies this caller to the "
+              "coordinator",
+              "connect with TLS; this certificate authority (PEM) must have "
+              "signed the coordinator's certificate. Files are read again when "
+              "they change");
   AddText(app, "token-file", &security->token_file, "FILE",
-          "who you are, by the bearer token in this file", nullptr);
+          "the file with the bearer token that identifies this caller",
+          nullptr);
   AddFlag(app, "--insecure", "insecure", &security->insecure,
-          "send the token in plain text, also over a network");
+          "allow sending the token in plain text over a network");
 }
 
 void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
   AddTlsFiles(app, &security->rpc.tls,
-              "speak TLS only, with this certificate (PEM)",
-              "callers show a certificate that this certificate authority "
-              "vouches for. Files are read again when they change");
+              "accept TLS connections only, with this certificate (PEM)",
+              "callers identify themselves with a certificate that this "
+              "certificate authority has signed. Files are read again when "
+              "they change");
   AddText(app, "tokens", &security->rpc.tokens, "FILE",
-          "callers show a bearer token: a line for each, 'operator TOKEN' or "
-          "'job/NAME TOKEN'",
+          "callers identify themselves with a bearer token; the file has a "
+          "line for each: 'operator TOKEN' or 'job/NAME TOKEN'",
           nullptr);
-  AddText(app, "token-keys", &security->rpc.token_keys, "FILE",
-          "tokens that these keys have signed count too (a JSON Web Key Set): "
-          "--tokens has a line 'job/NAME subject:SUBJECT' for each subject",
-          nullptr);
+  AddText(
+      app, "token-keys", &security->rpc.token_keys, "FILE",
+      "also accept tokens that these keys have signed (a JSON Web Key Set): "
+      "--tokens has a line 'job/NAME subject:SUBJECT' for each subject",
+      nullptr);
   AddText(app, "token-issuer", &security->rpc.token_rules.issuer, "ISSUER",
-          "who signs them, as they say it themselves", nullptr);
+          "the issuer (iss) that signed tokens must have", nullptr);
   AddText(app, "token-audience", &security->rpc.token_rules.audience, "NAME",
-          "whom they are for: no others count", nullptr);
+          "the audience (aud) that signed tokens must have", nullptr);
   AddFlag(app, "--insecure", "insecure", &security->insecure,
-          "listen beyond the loopback without requiring certificates: "
-          "whoever reaches the address can read the traffic or stop the "
+          "listen beyond the loopback without requiring certificates: any "
+          "program that reaches the address can read the traffic or stop the "
           "coordinator");
   AddText(app, "health-listen", &security->health_listen, "HOST:PORT",
           "answer probes here, over plain HTTP, and nothing else: /liveness, "
@@ -176,7 +181,7 @@ void AddServeSecurity(CLI::App* app, ServeSecurity* security) {
           CheckListen);
 }
 
-// "3", or "2:5" for as few as 2 and as many as 5.
+// Reads "3", or "2:5" for at least 2 and at most 5.
 bool ParseNodeRange(const std::string& text, NodeRange* range) {
   const std::vector<std::string> ends = absl::StrSplit(text, ':');
   return ends.size() <= 2 && absl::SimpleAtoi(ends.front(), &range->least) &&
@@ -237,12 +242,12 @@ std::string CheckNode(const std::string& text) {
   bool allowed = !text.empty() && text.size() <= kMaxNode;
   for (const char c : text) allowed = allowed && absl::ascii_isgraph(c);
   if (allowed) return "";
-  return absl::StrCat("'", text, "' is no node name: 1 to ", kMaxNode,
+  return absl::StrCat("'", text, "' is not a valid node name: 1 to ", kMaxNode,
                       " visible characters");
 }
 
-// Workers write beside the named file, one file each: what would make all of
-// them fail, once they have joined, is said before any is started.
+// Returns why workers could not write their traces, one file each beside the
+// named one: reported before any worker starts.
 std::string CheckTrace(const std::string& text) {
   const std::filesystem::path path(text);
   std::error_code ignored;
@@ -252,8 +257,8 @@ std::string CheckTrace(const std::string& text) {
   const std::string folder =
       path.has_parent_path() ? path.parent_path().string() : ".";
   if (!std::filesystem::is_directory(folder, ignored)) {
-    return absl::StrCat("there is no folder '", folder, "' for '", text,
-                        "': create it first");
+    return absl::StrCat("'", text, "' needs the folder '", folder,
+                        "', which does not exist: create it first");
   }
   if (access(folder.c_str(), W_OK | X_OK) == 0) return "";
   return absl::StrCat("cannot write to the folder '", folder, "' of '", text,
@@ -281,8 +286,8 @@ std::string CheckTopology(const std::string& text) {
 void AddCoordinator(CLI::App* app, std::string* coordinator,
                     ClientSecurity* security) {
   AddText(app, "coordinator", coordinator, "HOST:PORT[,...]",
-          "the coordinator to ask; required. Several with commas between: the "
-          "one that leads, and those that stand by",
+          "the coordinator's address; required. With commas between, the "
+          "addresses of the leader and of those that stand by",
           AreAddresses);
   AddClientSecurity(app, security);
 }
@@ -296,13 +301,13 @@ void AddMembership(CLI::App* app, server::MembershipOptions* membership) {
   constexpr absl::Duration kLeast = absl::Milliseconds(1);
   AddDuration(app, "heartbeat-interval", kLeast,
               &membership->heartbeat_interval,
-              "how often each worker is to give a sign of life");
+              "how often each worker sends a heartbeat");
   AddDuration(app, "lease", kLeast, &membership->lease,
-              "a worker that was silent for this long is lost; at least two "
-              "heartbeats");
+              "a worker that sends nothing for this long counts as lost; at "
+              "least two heartbeat intervals");
   AddDuration(app, "reattach-grace", kLeast, &membership->reattach_grace,
               "how long a worker whose connection broke, or whose coordinator "
-              "was restarted, may take to come back");
+              "was restarted, may take to connect again");
   AddDuration(app, "last-call", kLeast, &membership->last_call,
               "how long a job that could begin with fewer workers waits for "
               "one more");
@@ -310,13 +315,13 @@ void AddMembership(CLI::App* app, server::MembershipOptions* membership) {
 
 void AddLogFormat(CLI::App* app, std::string* format) {
   AddText(app, "log-format", format, "FORMAT",
-          "how it is logged: text, or json for one object in each line",
+          "format of the log: text, or json for one object per line",
           CheckLogFormat);
 }
 
 void AddLogLevel(CLI::App* app, std::string* level) {
   AddText(app, "log-level", level, "LEVEL",
-          "least level that is logged to stderr: debug, info, warning, error "
+          "lowest level to log to stderr: debug, info, warning, error "
           "or off",
           CheckLogLevel);
 }
@@ -325,13 +330,13 @@ void AddLogLevel(CLI::App* app, std::string* level) {
 
 void AddOptions(CLI::App* app, ServeOptions* options) {
   AddText(app, "listen", &options->listen, "HOST:PORT",
-          "where to listen; port 0 takes any free port. Beyond the loopback "
-          "with --tls-cert, or --insecure",
+          "where to listen; port 0 takes any free port. An address beyond the "
+          "loopback needs --tls-cert, --tls-key and --tls-ca, or --insecure",
           IsAddress(PortRule::kAnyFree));
   AddServeSecurity(app, &options->security);
   AddText(app, "state-dir", &options->state_dir, "DIR",
-          "folder of the checkpoints, and of the state without --state; "
-          "created if missing",
+          "folder of the checkpoints, and of the state if --state is not "
+          "given; created if missing",
           [](const std::string& text) {
             return text.empty() ? "must name a folder" : "";
           });
@@ -340,38 +345,40 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
           "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]. Of several coordinators "
           "on one etcd one leads, and the others stand by",
           CheckState);
-  AddFlag(app, "--repair-state", "repair-state", &options->repair_state,
-          "where a start is refused because the id, the schema or the numbers "
-          "of the cluster cannot be read: go on as a new cluster, with which "
-          "running jobs end; does nothing to a state that can be read");
+  AddFlag(
+      app, "--repair-state", "repair-state", &options->repair_state,
+      "if the coordinator refuses to start because the cluster's id, schema "
+      "or numbers cannot be read: begin a new cluster, which ends running "
+      "jobs. A readable state is left as it is");
   AddDuration(app, "leader-lease", absl::Seconds(1), &options->leader_lease,
-              "with etcd: how long a leader that etcd does not hear of goes on "
-              "to be one; another one takes over then");
+              "with etcd: how long a leader that cannot reach etcd stays the "
+              "leader; then another coordinator takes over");
   AddMembership(app, &options->membership);
   AddNumber(app, "checkpoint-keep-last", &options->checkpoint_keep_last, 0,
             kMaxKeep,
-            "of a job that does not say itself: how many of its newest "
-            "checkpoints stay, older ones are deleted; 0: all");
+            "how many of a job's newest checkpoints to keep, unless the job "
+            "sets it; older ones are deleted. 0: all");
   AddNumber(app, "checkpoint-keep-every", &options->checkpoint_keep_every, 0,
             kMaxKeep,
-            "beside those, checkpoints whose step is a multiple of this stay; "
-            "0: no others");
+            "also keep checkpoints whose step is a multiple of this; 0: no "
+            "others");
   AddNumber(app, "max-held-mib", &options->max_held_mib, 0, kMaxHeldMib,
-            "how many MiB gRPC may hold of calls and their messages, whole or "
-            "not; past it some are ended, and tried again by their clients; 0: "
-            "a quarter of what the process may use, 64 at least");
+            "how many MiB of calls and messages gRPC may hold, complete or "
+            "not; beyond it, some calls are ended and their clients retry "
+            "them. 0: a quarter of what the process may use, 64 at least");
   AddText(app, "port-file", &options->port_file, "FILE",
           "write the port to this file once it is bound", nullptr);
   AddText(app, "http", &options->http, "HOST:PORT",
-          "serve the status page, its data and Prometheus' metrics here, over "
+          "serve the status page, its data and Prometheus metrics here, over "
           "plain HTTP and without a login; port 0 takes any free port",
           IsAddress(PortRule::kAnyFree));
   AddText(app, "http-port-file", &options->http_port_file, "FILE",
           "write the port of --http to this file once it is bound", nullptr);
-  app->add_option("--http-hosts", options->http_hosts,
-                  "further names by which browsers and programs may ask for "
-                  "--http, with commas between, as of a proxy; addresses, "
-                  "localhost and this machine's name always count")
+  app->add_option(
+         "--http-hosts", options->http_hosts,
+         "further host names under which --http may be requested, with "
+         "commas between, such as a proxy's; addresses, localhost and "
+         "this machine's name are always accepted")
       ->type_name("NAME,...")
       ->envname(VariableOf("http-hosts"))
       ->delimiter(',');
@@ -381,44 +388,44 @@ void AddOptions(CLI::App* app, ServeOptions* options) {
 
 void AddOptions(CLI::App* app, RunOptions* options) {
   AddNodeRange(app, "nnodes", &options->nnodes,
-               "launchers of this job, one per node. MIN:MAX: the job begins "
-               "with MIN nodes, goes on with as few, and takes up to MAX");
+               "launchers of this job, one per node. MIN:MAX: the job starts "
+               "and continues with at least MIN nodes, and uses up to MAX");
   AddNumber(app, "nproc", &options->nproc, 1, kMaxWorkers,
-            "workers that this launcher starts; the same on all nodes")
+            "workers that this launcher starts; must be the same on all nodes")
       ->default_str("1, or one per GPU of --gpus");
   app->add_option("--min-workers", options->min_workers,
-                  "as few workers as the job may run with, on all nodes "
+                  "fewest workers that the job may run with, on all nodes "
                   "together; by default MIN times --nproc")
       ->type_name("N")
       ->envname(VariableOf("min-workers"))
       ->check(IsNumber(1, kMaxWorkers), "");
   AddNumber(app, "max-restarts", &options->max_restarts, 0, kMaxRestarts,
-            "how often each of these workers is started again when it fails, "
-            "while the others go on");
+            "how often to restart each of these workers when it fails, while "
+            "the others continue");
   AddNumber(app, "attempt", &options->attempt, 0, kMaxAttempt,
-            "which start of the whole job this is: workers of an earlier one "
-            "are refused");
+            "number of this start of the whole job: workers of an earlier "
+            "attempt are refused");
   AddText(app, "topology", &options->topology, "KEY,...",
-          "where this node is, the widest first, as in zone-1,rack-7: ranks "
-          "follow it, numbers in it compared as numbers",
+          "where this node is, widest first, as in zone-1,rack-7: ranks are "
+          "assigned in this order, numbers compared as numbers",
           CheckTopology);
   AddText(app, "coordinator", &options->coordinator, "HOST:PORT[,...]",
-          "the job's coordinator, or several with commas between, of which "
-          "one leads. Without it, and with one node, a private one runs "
-          "inside the launcher",
+          "the job's coordinator; with commas between, the leader and those "
+          "that stand by. Without it, a job of one node runs a private "
+          "coordinator inside the launcher",
           AreAddresses);
   AddClientSecurity(app, &options->security);
   AddText(app, "job", &options->job, "NAME",
-          "the job's name; needed with --coordinator", CheckJob);
+          "the job's name; required with --coordinator", CheckJob);
   AddText(app, "node", &options->node, "NAME",
-          "this node's name, of which each launcher of a job has its own; by "
-          "default the host name",
+          "this node's name, different for each launcher of a job; by default "
+          "the host name",
           CheckNode);
   AddText(app, "gpus", &options->gpus, "N|LIST|none",
-          "a GPU for each worker of this node: the first N, or those of a list "
-          "in the order of workers, as in 2,0 (and 2, for that one alone), by "
-          "number among those of CUDA_VISIBLE_DEVICES or by UUID; none hides "
-          "them. By default workers find their own",
+          "one GPU for each worker of this node: the first N, or a list in the "
+          "order of workers, as in 2,0 (and '2,' for GPU 2 alone), by number "
+          "among those of CUDA_VISIBLE_DEVICES or by UUID; none hides all "
+          "GPUs. By default each worker chooses its own",
           CheckGpus);
   AddText(app, "backend", &options->backend, "NAME",
           absl::StrCat("how workers exchange gradients: ",
@@ -429,22 +436,23 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "leads to the coordinator",
           nullptr);
   AddText(app, "trace", &options->trace, "FILE",
-          "workers write a trace of their steps for ui.perfetto.dev, rank 0 of "
-          "trace.json to trace.rank0.json; an older one is replaced",
+          "workers write a trace of their steps for ui.perfetto.dev: for "
+          "trace.json, rank 0 writes trace.rank0.json. An older file is "
+          "replaced",
           CheckTrace);
   app->add_option("--plan", options->plan,
-                  "what the job's plan begins with, whatever the program says, "
-                  "as in 'accumulation=4 max_steps=1000'; may be repeated. "
-                  "`coxswain plan set --help` lists the names")
+                  "settings that the job's plan begins with, in place of the "
+                  "program's, as in 'accumulation=4 max_steps=1000'; may be "
+                  "repeated. `coxswain plan set --help` lists the names")
       ->type_name("'NAME=VALUE ...'")
       ->envname(VariableOf("plan"))
       ->allow_extra_args(false);
   AddDuration(app, "join-timeout", absl::Milliseconds(1),
               &options->join_timeout,
-              "how long workers wait for the job to be complete");
+              "how long workers wait until enough of them have joined");
   AddDuration(app, "reattach-grace", absl::Milliseconds(1),
               &options->reattach_grace,
-              "how long workers may be without the coordinator");
+              "how long workers wait for a coordinator that they cannot reach");
   AddDuration(
       app, "exit-grace", absl::ZeroDuration(), &options->exit_grace,
       "after a worker failed in a job that cannot go on without it, how "
@@ -453,16 +461,15 @@ void AddOptions(CLI::App* app, RunOptions* options) {
               "after SIGTERM, or a request to stop, how long before SIGKILL: "
               "time to finish the step under way");
   AddNumber(app, "stop-status", &options->stop_status, 0, kMaxStatus,
-            "the exit status where all was well, but it was asked to stop: for "
-            "who starts launchers again, to tell a drained node from a job "
-            "that is done")
+            "exit status, in place of 0, after a request to stop: it lets a "
+            "supervisor distinguish a drained node from a finished job")
       ->default_str("0");
   AddFlag(app, "--prefix,!--no-prefix", "prefix", &options->prefix,
-          "begin each line of output with [node/slot] (the default); without, "
-          "output passes as it comes");
+          "begin each line of output with [node/slot] (the default); "
+          "--no-prefix copies the output unchanged");
   AddFlag(app, "--follow", "follow", &options->follow,
-          "the program is Python, and each DistributedDataParallel of torch in "
-          "it is followed, without a changed line");
+          "the program is Python: follow each of torch's "
+          "DistributedDataParallel in it, with no change to the program");
   AddLogLevel(app, &options->log_level);
   AddLogFormat(app, &options->log_format);
 }
@@ -472,10 +479,10 @@ void AddOptions(CLI::App* app, StatusOptions* options) {
   AddText(app, "job", &options->job, "NAME", "only this job", CheckJob);
   AddFlag(app, "--json", "json", &options->json, "print JSON");
   AddFlag(app, "--watch", "watch", &options->watch,
-          "look again and again, with rates, until it is interrupted: in place "
-          "on a terminal, elsewhere a line for each job");
+          "refresh until interrupted, with rates: in place on a terminal, "
+          "elsewhere a line for each job");
   AddDuration(app, "interval", absl::Milliseconds(100), &options->interval,
-              "with --watch: how long to wait between two looks");
+              "with --watch: how long to wait between two refreshes");
   AddTimeout(app, &options->timeout);
 }
 
@@ -486,11 +493,11 @@ void AddOptions(CLI::App* app, LogsOptions* options) {
       ->envname(VariableOf("job"))
       ->check(CheckJob, "");
   AddFlag(app, "--follow", "follow", &options->follow,
-          "go on with what comes, until it is interrupted; a coordinator that "
-          "is gone is waited for");
+          "also print new events, until interrupted; waits for a coordinator "
+          "that cannot be reached");
   AddDuration(app, "since", absl::ZeroDuration(), &options->since,
-              "only what is no older than this; 0: all");
-  AddFlag(app, "--json", "json", &options->json, "one JSON object in a line");
+              "only events that are no older than this; 0: all");
+  AddFlag(app, "--json", "json", &options->json, "one JSON object per line");
   AddTimeout(app, &options->timeout);
 }
 
@@ -511,7 +518,7 @@ void AddOptions(CLI::App* app, PlanSetOptions* options) {
           "the job; may be left out where there is only one", nullptr);
   app->add_option("CHANGE", options->changes,
                   "what to change: the names and values are listed below. The "
-                  "job's name may stand in front")
+                  "job's name may come first")
       ->type_name("NAME=VALUE");
   app->add_option("--expect", options->expect,
                   "change the plan only if its newest version is this one")
@@ -549,19 +556,19 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
   const bool one = action != Action::kList && action != Action::kNow && !import;
   AddCoordinator(app, &options->coordinator, &options->security);
   AddText(app, "job", &options->job, "NAME",
-          import ? "the job that is to have it; by default the one that had it"
+          import ? "the job to import into; by default the one exported from"
                  : "the job; may be left out where there is only one",
           CheckJob);
   if (one) {
     CLI::Option* which = app->add_option("CHECKPOINT", options->which,
                                          "its id, its step, or 'newest'")
                              ->type_name("ID|STEP|newest");
-    // Not by default what cannot be undone.
+    // No default for what cannot be undone.
     if (action == Action::kDelete) which->required();
   }
   if (import) {
     app->add_option("FOLDER", options->folder,
-                    "what `coxswain checkpoint export` has written")
+                    "a folder that `coxswain checkpoint export` has written")
         ->type_name("FOLDER")
         ->required();
   }
@@ -575,15 +582,14 @@ void AddOptions(CLI::App* app, CheckpointOptions::Action action,
     AddFlag(app, "--json", "json", &options->json, "print JSON");
   }
   if (import || action == Action::kExport || action == Action::kVerify) {
-    AddFlag(app, "--quiet", "quiet", &options->quiet,
-            "do not show how far it is");
+    AddFlag(app, "--quiet", "quiet", &options->quiet, "do not show progress");
   }
   if (action == Action::kDelete) {
-    AddFlag(app, "--yes", "yes", &options->yes, "do not ask");
+    AddFlag(app, "--yes", "yes", &options->yes, "do not ask for confirmation");
   }
   if (action == Action::kNow) {
     AddText(app, "reason", &options->reason, "TEXT",
-            "why, for the logs of the workers", nullptr);
+            "the reason, for the logs of the workers", nullptr);
   }
   AddTimeout(app, &options->timeout);
 }
@@ -604,11 +610,11 @@ std::string CheckSecurity(const ServeSecurity& security,
     return "";
   }
   if (!security.rpc.tokens.empty()) {
-    // gRPC reads what a caller sends before it shows a token.
+    // gRPC reads what a caller sends before the caller shows a token.
     return absl::StrCat(
         "--listen ", listen,
-        " can be reached by callers without a token, and nothing would bound "
-        "what they send: with --tokens listen on 127.0.0.1 behind a proxy "
+        " can be reached by callers without a token, and the coordinator does "
+        "not limit what they send: listen on 127.0.0.1 behind a proxy "
         "(deploy/haproxy), or require certificates (--tls-ca) instead, or give "
         "--insecure if you trust the network");
   }
@@ -624,14 +630,14 @@ void AddCertsOptions(CLI::App* app, CertsOptions::Action action,
                      CertsOptions* options) {
   using Action = CertsOptions::Action;
   AddText(app, "dir", &options->dir, "DIR",
-          action == Action::kInit ? "the folder to make"
-                                  : "the folder that `certs init` made",
+          action == Action::kInit ? "the folder to create"
+                                  : "the folder that `certs init` created",
           nullptr);
   if (action == Action::kShow) return;
   if (action == Action::kInit) {
     app->add_option("--host", options->hosts,
                     "a name or an address by which workers reach the "
-                    "coordinator, beside this host's name and the loopback; "
+                    "coordinator, besides this host's name and the loopback; "
                     "may be repeated")
         ->type_name("NAME")
         ->allow_extra_args(false);
@@ -642,7 +648,7 @@ void AddCertsOptions(CLI::App* app, CertsOptions::Action action,
       ->allow_extra_args(false)
       ->check(CheckJob, "");
   AddNumber(app, "days", &options->days, 1, kMostDays,
-            "how long the certificates count");
+            "for how many days the certificates are valid");
 }
 
 std::string CheckCerts(const CertsOptions& options) {
@@ -660,7 +666,7 @@ std::string CheckJob(const std::string& text) {
         allowed && (absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-');
   }
   if (allowed) return "";
-  return absl::StrCat("'", text, "' is no job name: 1 to ", kMaxJob,
+  return absl::StrCat("'", text, "' is not a valid job name: 1 to ", kMaxJob,
                       " characters of A-Z a-z 0-9 . _ -");
 }
 

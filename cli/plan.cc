@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kRunning[] = "running";
 
-// A plan as named texts, and which of them are not the defaults.
+// A setting of a plan as text; marked if it is not the default.
 struct Line {
   std::string name;
   std::string value;
@@ -65,16 +65,16 @@ absl::StatusOr<v1::GetPlanResponse> AskForPlans(CoordinatorStub& stub,
   request.set_job(job);
   auto plans = stub.GetPlan(request, call);
   if (plans.ok()) return plans;
-  return ExplainCall(stub, "did not tell the plan", plans.status());
+  return ExplainCall(stub, "did not return the plan", plans.status());
 }
 
-// Whether the generation that runs can change its plan.
+// Returns whether the generation that runs can change its plan.
 bool CanChangeNow(const FoundJob& found, const schedule::Plan& current) {
   return found.job.state() == kRunning &&
          current.terms.enforcement != schedule::Enforcement::kOff;
 }
 
-// Where the change begins: as asked, or where it can.
+// Returns where the change begins: as requested, or else as soon as it can.
 absl::StatusOr<int64_t> Beginning(const PlanChange& change,
                                   const FoundJob& found,
                                   const schedule::Plan& current,
@@ -92,12 +92,14 @@ absl::StatusOr<int64_t> Beginning(const PlanChange& change,
   if (found.job.state() != kRunning) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", found.job.job(), " is ", found.job.state(),
-                     ", so there is no step to begin at; say at=generation"));
+                     ", so the change cannot begin at a step; write "
+                     "at=generation"));
   }
   if (!CanChangeNow(found, current)) {
     return absl::FailedPreconditionError(
-        "the plan in force has enforcement=off, so its ranks cannot be told of "
-        "another one while they run; say at=generation");
+        absl::StrCat("the plan of job ", found.job.job(),
+                     " has enforcement=off, so its ranks receive no other plan "
+                     "while they run; write at=generation"));
   }
   COXSWAIN_RETURN_IF_ERROR(within);
   return *change.at_step;
@@ -108,13 +110,13 @@ std::string AcceptedText(const std::string& job, const v1::Plan& current,
   const std::vector<std::string> differences = Differences(current, accepted);
   std::string text = absl::StrCat(
       "version ", accepted.version(), " of the plan of job ", job, ": ",
-      differences.empty() ? "as the one in force"
+      differences.empty() ? "the same settings as the plan in force"
                           : absl::StrJoin(differences, ", "),
       ", from ", BeginningText(accepted.at_step()));
   if (newest.version() != current.version() &&
       newest.version() != accepted.version()) {
-    absl::StrAppend(&text, "; it takes the place of version ", newest.version(),
-                    ", which had not begun");
+    absl::StrAppend(&text, "; it replaces version ", newest.version(),
+                    ", which has not begun");
   }
   return absl::StrCat(text, "\n");
 }
@@ -146,7 +148,7 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
   COXSWAIN_ASSIGN_OR_RETURN(const v1::GetPlanResponse plans,
                             AskForPlans(stub, job, call));
   const v1::Plan& newest = plans.has_next() ? plans.next() : plans.current();
-  // Its own terms may be of a newer version: they do not stay.
+  // It may have terms of a newer version, which are dropped.
   std::map<std::string, std::string> unknown;
   const schedule::Plan current =
       schedule::KnownPartOf(plans.current(), &unknown);
@@ -156,7 +158,8 @@ absl::StatusOr<std::string> SetPlan(const PlanSetOptions& options,
   COXSWAIN_ASSIGN_OR_RETURN(wanted.at_step,
                             Beginning(change, found, current, wanted));
   if (!plans.has_next() && wanted.SameSettings(before)) {
-    return absl::StrCat("the plan of job ", job, " is that already: version ",
+    return absl::StrCat("no change: the plan of job ", job,
+                        " already has these settings, in version ",
                         newest.version(), "\n");
   }
   v1::ProposePlanRequest request;

@@ -16,7 +16,7 @@
 namespace coxswain {
 namespace {
 
-// Takes `at` out of the words.
+// Removes `at` from the words and returns the step that it names.
 absl::StatusOr<std::optional<int64_t>> TakeBeginning(
     schedule::PlanWords* words) {
   const auto at = words->find("at");
@@ -34,7 +34,7 @@ absl::StatusOr<std::optional<int64_t>> TakeBeginning(
   }
   if (step.has_value()) return step;
   return absl::InvalidArgumentError(absl::StrCat(
-      "at=", value, " is not valid: it is next (the next step), generation ",
+      "at=", value, " is not valid: write next (the next step), generation ",
       "(the next generation) or a step, from 1"));
 }
 
@@ -54,8 +54,8 @@ bool NamesHook(const schedule::PlanWords& words) {
   return words.count("hook") > 0 || words.count("compression_start") > 0;
 }
 
-// What workers do when they change over from one hook to another, without
-// parameters: the new one says itself whether the state fits.
+// Does what workers do when they change from one hook to another, without
+// parameters. Fails as the new hook's LoadState if the state does not fit.
 absl::Status CarryState(const std::string& from, const std::string& to) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> before, MakeHook(from));
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> after, MakeHook(to));
@@ -118,7 +118,7 @@ absl::StatusOr<std::string> ReadPlanOverrides(
   COXSWAIN_ASSIGN_OR_RETURN(const PlanChange change, PlanChange::Parse(words));
   if (change.at_step.has_value()) {
     return absl::InvalidArgumentError(
-        "at has no meaning here: a job begins with it");
+        "at=... cannot be given here: the job begins with this plan");
   }
   schedule::Settings settings;
   COXSWAIN_RETURN_IF_ERROR(schedule::ApplyPlanWords(change.words, &settings));
@@ -140,9 +140,10 @@ absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
   if (Averages(before) && !Averages(after)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "with the hook ", before,
-        " each rank's optimizer has a state of its own, which no change of "
-        "plans brings together: with ",
-        after, " the ranks would drift apart; say at=generation"));
+        " each rank's optimizer has its own state, which a change of plans "
+        "does "
+        "not synchronize: with ",
+        after, " the ranks would drift apart; write at=generation"));
   }
   if (to.terms.hook_state != schedule::HookStatePolicy::kCarry) {
     return absl::OkStatus();
@@ -152,7 +153,7 @@ absl::Status CheckChangeWithinGeneration(const schedule::Plan& from,
   return absl::InvalidArgumentError(absl::StrCat(
       "the hook ", after, " cannot go on from the state of ", before, " (",
       carried.message(),
-      "); say hook_state=reset to begin without it, or at=generation"));
+      "); write hook_state=reset to begin without it, or at=generation"));
 }
 
 std::vector<std::string> Differences(const v1::Plan& from, const v1::Plan& to) {

@@ -65,7 +65,7 @@ TEST(PlanChangeTest, HookSpecsBecomeCanonical) {
   EXPECT_EQ(change.words.at("hook"), "powersgd(start_step=7)");
 }
 
-TEST(PlanChangeTest, SaysWhereAChangeBegins) {
+TEST(PlanChangeTest, AtNamesWhereAChangeBegins) {
   const auto at = [](const std::string& word) {
     const auto change = PlanChange::Parse({word});
     EXPECT_OK(change);
@@ -140,7 +140,7 @@ TEST(PlanChangeTest, OnlyStateThatFitsIsCarriedOver) {
   EXPECT_OK(within("powersgd", "powersgd(start_step=5)"));
   EXPECT_OK(within("my_own_hook", "my_own_hook"));
   EXPECT_THAT(within("allreduce", "powersgd"),
-              IsInvalid("say hook_state=reset to begin without it"));
+              IsInvalid("write hook_state=reset to begin without it"));
   EXPECT_THAT(within("powersgd", "powersgd(rank=4)"),
               IsInvalid("hook_state=reset"));
   schedule::Plan reset = PlanWith("powersgd");
@@ -161,7 +161,7 @@ TEST(PlanChangeTest, AveragersAreNoticed) {
   EXPECT_THAT(CheckChangeWithinGeneration(plain, local),
               IsInvalid("hook_state=reset"));
   EXPECT_THAT(CheckChangeWithinGeneration(local, PlanWith("allreduce")),
-              IsInvalid("optimizer has a state of its own"));
+              IsInvalid("optimizer has its own state"));
 }
 
 TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {
@@ -175,7 +175,8 @@ TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {
   EXPECT_THAT(ReadPlanOverrides({"tail=drop", "tail=drop"}),
               IsInvalid("twice"));
   EXPECT_THAT(ReadPlanOverrides({"tail"}), IsInvalid("NAME=VALUE"));
-  EXPECT_THAT(ReadPlanOverrides({"at=next"}), IsInvalid("at has no meaning"));
+  EXPECT_THAT(ReadPlanOverrides({"at=next"}),
+              IsInvalid("at=... cannot be given here"));
   EXPECT_THAT(ReadPlanOverrides({"hook=powersgd(rank=0)"}), IsInvalid("rank"));
   EXPECT_THAT(ReadPlanOverrides({"sync_each_batch=true weighting=tokens"}),
               IsInvalid("do not go together"));
@@ -189,8 +190,8 @@ TEST(PlanTextTest, TermsThatThisProgramDoesNotKnowAreShown) {
   EXPECT_THAT(schedule::PlanFromWire(plan), IsInvalid("from_the_future"));
 }
 
-// Another value than the default's that the word can have; empty: none of those
-// that are tried.
+// Returns a value of the word other than the default; empty if none of those
+// that it tries is valid.
 std::string OtherValue(const schedule::PlanWords::value_type& word,
                        const std::string& values) {
   std::vector<std::string> candidates = absl::StrSplit(values, '|');
@@ -205,8 +206,8 @@ std::string OtherValue(const schedule::PlanWords::value_type& word,
   return "";
 }
 
-// What CONTRIBUTING.md promises to who adds a term: a row in its table is all
-// that words, messages, records, JSON and comparisons need.
+// CONTRIBUTING.md promises that a new term needs only a row in the table of
+// terms for words, messages, records, JSON and comparisons.
 TEST(EveryTermTest, ComesBackFromWordsMessagesRecordsAndJson) {
   std::map<std::string, std::string> values;
   for (const schedule::TermInfo& term : schedule::TermList()) {

@@ -133,7 +133,7 @@ TEST_F(PlanTest, AJobThatDoesNotRunChangesWithItsNextGeneration) {
   EXPECT_THAT(Set({"accumulation=8", "at=next"}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("job x is ended"),
-                             HasSubstr("say at=generation"))));
+                             HasSubstr("write at=generation"))));
   EXPECT_FALSE(proposed_.has_value());
 }
 
@@ -182,7 +182,8 @@ TEST_F(PlanTest, APendingPlanIsChangedFurther) {
 
 TEST_F(PlanTest, NothingToChangeIsNotProposed) {
   EXPECT_THAT(Said(Set({"accumulation=2"})),
-              "the plan of job x is that already: version 3\n");
+              "no change: the plan of job x already has these settings, in "
+              "version 3\n");
   EXPECT_FALSE(proposed_.has_value());
 }
 
@@ -199,7 +200,7 @@ TEST_F(PlanTest, TheOnlyJobNeedsNoName) {
   job_ = "";
   EXPECT_THAT(Set({"accumulation=8"}), IsOk());
   jobs_ = {"x", "y"};
-  EXPECT_THAT(Set({"accumulation=8"}), IsInvalid("which job?"));
+  EXPECT_THAT(Set({"accumulation=8"}), IsInvalid("name one of the jobs"));
   jobs_ = {};
   EXPECT_THAT(Set({"accumulation=8"}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no jobs")));

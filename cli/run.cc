@@ -32,17 +32,16 @@ namespace coxswain {
 namespace {
 
 constexpr char kPrivateJob[] = "standalone";
-// How long the launcher stays, after the last worker has ended, for reports
-// that the coordinator has not answered.
-// A lease, as long as it is not set otherwise: by then it has noticed by
-// itself.
+// How long the launcher waits, after the last worker has ended, for reports
+// that the coordinator has not answered: the default lease, after which the
+// coordinator notices by itself.
 constexpr absl::Duration kReportDrain = absl::Seconds(10);
 
 constexpr char kHost[] = "127.0.0.1";
 constexpr absl::Duration kShutdownOfRun = absl::Seconds(2);
 
 // A coordinator for one launcher: in its process, reachable from this machine
-// only, with its state in a temporary folder that goes with it.
+// only, with its state in a temporary folder that the destructor removes.
 class PrivateCoordinator {
  public:
   static absl::StatusOr<std::unique_ptr<PrivateCoordinator>> Start();
@@ -85,7 +84,7 @@ PrivateCoordinator::Start() {
 PrivateCoordinator::~PrivateCoordinator() {
   if (coordinator_ != nullptr) coordinator_->Shutdown(kShutdownOfRun);
   coordinator_.reset();
-  std::error_code ignored;  // it lies in the folder for temporary files
+  std::error_code ignored;  // it is in the folder for temporary files
   std::filesystem::remove_all(state_dir_, ignored);
 }
 
@@ -96,7 +95,7 @@ std::string PrivateCoordinator::address() const {
 absl::StatusOr<std::string> NodeName() {
   char name[HOST_NAME_MAX + 1] = {};
   if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') {
-    return absl::UnavailableError("this host has no name: give --node NAME");
+    return absl::UnavailableError("this host has no name; give --node NAME");
   }
   return std::string(name);
 }
@@ -109,7 +108,7 @@ std::vector<std::string> InheritedEnvironment() {
   return variables;
 }
 
-// Who uses which GPU; nothing where nobody has said.
+// Returns which worker uses which GPU; nothing if --gpus was not given.
 absl::StatusOr<std::optional<GpuAssignment>> ChooseGpus(
     const RunOptions& options) {
   if (options.gpus.empty()) return std::nullopt;
@@ -178,7 +177,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   launch.stop_status = options.stop_status;
   WorkerEnvironment& environment = launch.environment;
   environment.coordinator = options.coordinator;
-  // A private coordinator is in this process, and speaks plain text.
+  // A private coordinator is in this process, and uses plain text.
   if (!options.coordinator.empty()) environment.security = options.security;
   environment.job = options.job.empty() ? kPrivateJob : options.job;
   environment.node = options.node;
@@ -222,8 +221,8 @@ absl::StatusOr<int> Run(const RunOptions& options) {
     LogWarning("exits_not_reported",
                {{"coordinator", environment.coordinator},
                 {"meaning",
-                 "it did not answer in time, and will notice when "
-                 "the workers' leases end"}});
+                 "the coordinator did not answer in time, and notices the "
+                 "workers' ends when their leases expire"}});
   }
   return status;
 }

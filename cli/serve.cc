@@ -35,18 +35,18 @@ namespace {
 using server::OwnedState;
 using HealthState = server::HealthServer::State;
 
-// Workers that are told to go need a moment to be told.
+// How long workers that are sent away have to receive that.
 constexpr absl::Duration kShutdown = absl::Seconds(5);
-// One that could not start although it leads lets others try first.
-constexpr absl::Duration kGivenUp = absl::Seconds(1);
+// How long a coordinator that leads and could not start leaves others to try.
+constexpr absl::Duration kStandBack = absl::Seconds(1);
 
-void Say(const std::string& line) {
+void PrintLine(const std::string& line) {
   std::printf("coxswain: %s\n", line.c_str());
   std::fflush(stdout);
 }
 
-// Writes a port number and a newline to a file that appears at once and
-// whole: a script may wait for the file, then read it.
+// Writes a port number and a newline to a file, atomically: a script may wait
+// for the file, then read it.
 absl::Status WritePortFile(const std::string& path, int port) {
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   FILE* const file = std::fopen(temporary.c_str(), "we");
@@ -64,7 +64,8 @@ absl::Status WritePortFile(const std::string& path, int port) {
   return absl::OkStatus();
 }
 
-// Each connection is one, and many systems give a process 1,024 at first.
+// Each connection needs a descriptor; many systems allow a process 1,024 by
+// default.
 void RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -79,7 +80,7 @@ absl::StatusOr<server::StateLocation> LocationOf(const ServeOptions& options) {
   return location;
 }
 
-// Who this is, for the others.
+// Returns the name under which the other coordinators see this one.
 std::string NameOf(const ServeOptions& options) {
   char host[HOST_NAME_MAX + 1] = "?";
   gethostname(host, sizeof(host) - 1);
@@ -87,7 +88,7 @@ std::string NameOf(const ServeOptions& options) {
                       ")");
 }
 
-// Until one of them is raised.
+// Returns once one of them is raised.
 void WaitForEither(CancelSignal* first, CancelSignal* second) {
   struct Raised {
     Mutex mutex;
@@ -150,7 +151,7 @@ class Service {
   }
 
  private:
-  // Before it leads: one that stands by is alive.
+  // Before it leads: a coordinator that stands by is alive.
   absl::Status StartHealth() {
     const std::string& listen = options_.security.health_listen;
     if (listen.empty()) return absl::OkStatus();
@@ -159,7 +160,7 @@ class Service {
             {{"listen", listen}, {"port", health_->port()}});
     return absl::OkStatus();
   }
-  // Before it leads, too.
+  // Before it leads, as StartHealth.
   absl::Status StartHttp() {
     if (options_.http.empty()) return absl::OkStatus();
     server::HttpOptions http;
@@ -174,7 +175,7 @@ class Service {
     COXSWAIN_ASSIGN_OR_RETURN(HostPort address,
                               ParseHostPort(options_.http, PortRule::kAnyFree));
     address.port = http_->port();
-    Say(absl::StrCat("serving http://", address.ToString(), "/"));
+    PrintLine(absl::StrCat("serving http://", address.ToString(), "/"));
     if (options_.http_port_file.empty()) return absl::OkStatus();
     return WritePortFile(options_.http_port_file, address.port);
   }
@@ -182,7 +183,7 @@ class Service {
     if (health_ != nullptr) health_->Set(state);
   }
 
-  // What would fail once it leads is to fail now.
+  // Fails now if the port could not be bound once this coordinator leads.
   absl::Status TryToListen() const {
     COXSWAIN_ASSIGN_OR_RETURN(const auto address,
                               ParseListenAddress(options_.listen));
@@ -196,22 +197,22 @@ class Service {
     acquire.cancel = stop_;
     acquire.on_wait = [this](const std::string& leader,
                              const absl::Status& why) {
-      // Before it is said: who reads that may ask at once.
+      // Before the line is printed: its reader may probe at once.
       SetHealth(leader.empty() ? HealthState::kNeither
                                : HealthState::kStandsBy);
       if (leader.empty()) {
         LogWarning("state_not_reached", {{"reason", why.message()}});
       } else {
         LogInfo("standing_by", {{"leader", leader}});
-        Say(absl::StrCat("standing by for ", leader));
+        PrintLine(absl::StrCat("standing by for ", leader));
       }
     };
     return server::AcquireState(location_, acquire);
   }
 
-  // Until this coordinator is stopped, or leads no more; OK then.
+  // Serves until this coordinator is stopped, or has lost the lead; OK then.
   absl::Status Lead(std::shared_ptr<OwnedState> state) {
-    // One that leads and cannot start is no good to anybody.
+    // A coordinator that leads and cannot start serves no caller.
     SetHealth(HealthState::kNeither);
     coordinator_.state = state;
     auto coordinator = server::Coordinator::Start(coordinator_);
@@ -230,12 +231,12 @@ class Service {
     return absl::OkStatus();
   }
 
-  // The lead is given up. What may pass is no reason to end a standby.
+  // Returns OK, to stand by again, if the error may be temporary.
   absl::Status NotStarted(const absl::Status& why) {
     if (!location_.is_etcd() || !absl::IsUnavailable(why)) return why;
     LogWarning("lead_given_up",
-               {{"reason", why.message()}, {"next", "it stands for it again"}});
-    stop_->WaitFor(kGivenUp);
+               {{"reason", why.message()}, {"next", "it stands by again"}});
+    stop_->WaitFor(kStandBack);
     return absl::OkStatus();
   }
 
@@ -248,7 +249,7 @@ class Service {
     }
     SetHealth(HealthState::kLeads);
     site_.Show(coordinator.view());
-    Say(absl::StrCat("listening on ", address_.ToString()));
+    PrintLine(absl::StrCat("listening on ", address_.ToString()));
     WaitForEither(stop_, &state.lost());
     site_.Hide();
     SetHealth(HealthState::kNeither);
@@ -268,7 +269,7 @@ class Service {
   server::CoordinatorOptions coordinator_;
   std::unique_ptr<server::HealthServer> health_;
   server::Site site_;
-  // Ends first: its requests look at the site.
+  // Destroyed first: its requests use the site.
   std::unique_ptr<server::HttpServer> http_;
 };
 
@@ -276,7 +277,7 @@ class Service {
 
 absl::Status Serve(const ServeOptions& options) {
   HeldSignals signals({SIGINT, SIGTERM});
-  // As the entry point of a container this process inherits orphans, and starts
+  // As the entry point of a container this process inherits orphans, but starts
   // no processes itself: the kernel collects all that end.
   std::signal(SIGCHLD, SIG_IGN);
   SetLogLevel(options.log_level);
@@ -294,15 +295,15 @@ absl::Status Serve(const ServeOptions& options) {
       LogWarning("not_encrypted",
                  {{"listen", options.listen},
                   {"meaning",
-                   "--insecure: whoever reaches this address can read the "
-                   "traffic, stop the coordinator, and without --tokens join, "
-                   "change or end jobs"}});
+                   "--insecure: any program that reaches this address can read "
+                   "the traffic, stop the coordinator, and without --tokens "
+                   "join, change or end jobs"}});
     } else if (rpc.tls.ca.empty() || !rpc.tokens.empty()) {
       LogWarning("certificates_not_required",
                  {{"listen", options.listen},
                   {"meaning",
-                   "--insecure: whoever reaches this address can stop the "
-                   "coordinator (docs/security.md)"}});
+                   "--insecure: any program that reaches this address can stop "
+                   "the coordinator (docs/security.md)"}});
     }
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto watch, StopWatch::Start(signals));

@@ -75,7 +75,7 @@ server::Json MembersJson(
     absl::Time now) {
   server::Json members = server::Json::array();
   for (const v1::MemberDescription& member : all) {
-    // Of who waits for a rank no sign of life is known.
+    // No heartbeat is known of a worker that waits for a rank.
     const absl::Time heard = member.member().rank() < 0
                                  ? absl::InfinitePast()
                                  : now - absl::Milliseconds(member.silent_ms());

@@ -63,7 +63,7 @@ std::string AlignTable(std::vector<TableRow> rows) {
 
 ProgressOutput ProgressOn(int fd) {
   ProgressOutput output;
-  // What cannot be shown is no reason to end.
+  // A write that fails does not end the transfer.
   output.write = [fd](const std::string& text) {
     absl::string_view rest = text;
     while (!rest.empty()) {
@@ -95,7 +95,7 @@ void Progress::Set(int64_t done) {
   done_ = done;
   if (output_.write == nullptr) return;
   const absl::Time now = output_.clock->Now();
-  // The last word is said of what was shown before.
+  // The last line appears only if there was one before it.
   const bool last = drawn_ && done_ >= total_;
   if (now < next_ && !last) return;
   next_ = now + (output_.terminal ? kRedraw : kBetweenLines);

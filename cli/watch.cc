@@ -71,10 +71,10 @@ std::string StragglersText(const v1::JobDescription& job) {
   return absl::StrCat(", stragglers ", absl::StrJoin(job.stragglers(), " "));
 }
 
-// Whatever a peer calls itself, it moves no cursor.
+// Removes control characters: a peer's name moves no cursor.
 std::string Harmless(std::string line) { return OneLine(std::move(line)); }
 
-// One screen that is drawn over, for as long as it lives.
+// Switches the terminal to its other screen, and back when it is destroyed.
 class Screen {
  public:
   explicit Screen(const WatchWorld& world) : world_(world) {
@@ -92,7 +92,7 @@ class Screen {
 
 bool ShowError(const WatchWorld& world, const absl::Status& error) {
   const std::string text = absl::StrCat(
-      "no answer, asking again: ", OneLine(std::string(error.message())), "\n");
+      "no answer, retrying: ", OneLine(std::string(error.message())), "\n");
   return world.write(world.terminal ? WatchFrame(text, world.size()) : text);
 }
 
@@ -114,7 +114,7 @@ TerminalSize SizeOfStdout() {
 constexpr double kStepBarWidth = 40;
 constexpr size_t kMaxBars = 16;
 
-// The mean over the steps that a rank told of.
+// The mean over the steps that a rank has reported.
 struct RankTime {
   int rank = 0;
   bool straggler = false;
@@ -145,7 +145,7 @@ std::vector<RankTime> Means(const v1::JobDescription& job) {
   return ranks;
 }
 
-// As many as there is room for; stragglers before others.
+// Keeps as many as fit; stragglers before others.
 void KeepMost(std::vector<RankTime>* ranks) {
   if (ranks->size() <= kMaxBars) return;
   const auto by_mark = [](const RankTime& a, const RankTime& b) {
@@ -155,7 +155,7 @@ void KeepMost(std::vector<RankTime>* ranks) {
   ranks->resize(kMaxBars);
 }
 
-// Rounded where the parts end, so that their lengths add up to the whole's.
+// Rounds the ends of the parts, so that their lengths add up to the total's.
 std::string Bar(const RankTime& rank, double longest) {
   const auto end = [longest](double seconds) {
     return longest > 0 ? static_cast<size_t>(

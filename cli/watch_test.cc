@@ -120,7 +120,7 @@ TEST_F(WatchStatusTest, ElsewhereThereAreLinesAndNothingElse) {
 TEST_F(WatchStatusTest, ALateErrorIsShownAndItAsksAgain) {
   fails_at_ = 2;
   EXPECT_OK(Watch(/*terminal=*/false, 4));
-  EXPECT_THAT(shown_, HasSubstr("no answer, asking again: no?[2J one\n"));
+  EXPECT_THAT(shown_, HasSubstr("no answer, retrying: no?[2J one\n"));
   EXPECT_THAT(shown_, HasSubstr("step 300 of 1000"));
 }
 
@@ -166,7 +166,7 @@ TEST(StepBarsTest, PartsAreToTheScaleOfTheSlowestRank) {
             "ms  straggler\n");
 }
 
-TEST(StepBarsTest, StragglersHaveRoomBeforeOthers) {
+TEST(StepBarsTest, StragglersAreShownBeforeOthers) {
   v1::JobDescription job;
   for (int rank = 0; rank < 20; ++rank) AddRank(rank, 0.1, 0, 0, &job);
   job.add_stragglers(19);
@@ -177,7 +177,7 @@ TEST(StepBarsTest, StragglersHaveRoomBeforeOthers) {
   EXPECT_THAT(bars, HasSubstr("  (4 more ranks)\n"));
 }
 
-TEST(StepBarsTest, HooksSayWhatTheySaved) {
+TEST(StepBarsTest, HooksShowWhatTheySaved) {
   v1::JobDescription job;
   AddRank(0, 0, 0, 0, &job);
   v1::HookTraffic* hook = job.add_hooks();

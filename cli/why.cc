@@ -25,7 +25,7 @@ std::string OrDash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
 
-// What a rank announced last; dashes if nothing.
+// The last ticket of a rank; dashes if it has announced none.
 TableRow TicketCells(const v1::RankProgress& rank) {
   if (rank.stream().empty()) return {"-", "-", "-", "-", "-", "-"};
   return {rank.stream(),
@@ -55,12 +55,14 @@ void AppendRanks(const v1::WhyResponse& why, std::string* out) {
                                  "ROUND", "STEP", "WINDOW", "TICKET", "DECIDED",
                                  "BATCHES", "SEQUENCE", "BUCKET", "IDLE",
                                  "SILENT", "ACTIVITY"}};
-  bool odd = false;
+  bool outliers = false;
   for (const v1::RankProgress& rank : why.ranks()) {
     rows.push_back(RankRow(rank));
-    odd = odd || rank.odd();
+    outliers = outliers || rank.odd();
   }
-  absl::StrAppend(out, AlignTable(rows), odd ? "! odd\n" : "");
+  absl::StrAppend(
+      out, AlignTable(rows),
+      outliers ? "! differs from the other ranks, or is behind\n" : "");
 }
 
 void AppendHistory(const v1::WhyResponse& why, std::string* out) {
@@ -81,7 +83,7 @@ void AppendHistory(const v1::WhyResponse& why, std::string* out) {
 using server::Json;
 using server::TimeJson;
 
-// `at`: the moment that ages are of. What ends in _ms are names of an earlier
+// Ages count back from `at`. Fields that end in _ms are names of an earlier
 // version.
 Json RankJson(const v1::RankProgress& rank, absl::Time at) {
   const auto before = [&](int64_t milliseconds) {
@@ -132,7 +134,10 @@ absl::StatusOr<std::string> ShowWhy(const JobOptions& options,
   CallOptions call;
   call.timeout = options.timeout;
   const auto why = stub.Why(request, call);
-  if (!why.ok()) return ExplainCall(stub, "did not tell why", why.status());
+  if (!why.ok()) {
+    return ExplainCall(stub, "did not report where the ranks are",
+                       why.status());
+  }
   if (!options.json) return FormatWhy(request.job(), *why);
   return FormatWhyJson(request.job(), *why, Clock::Real()->WallTime());
 }
@@ -146,7 +151,7 @@ std::string FormatWhy(const std::string& job, const v1::WhyResponse& why) {
   for (const std::string& finding : why.findings()) {
     absl::StrAppend(&out, "- ", OneLine(finding), "\n");
   }
-  if (why.findings().empty()) absl::StrAppend(&out, "- nothing is odd\n");
+  if (why.findings().empty()) absl::StrAppend(&out, "- no problem found\n");
   AppendRanks(why, &out);
   AppendHistory(why, &out);
   return out;
@@ -155,10 +160,10 @@ std::string FormatWhy(const std::string& job, const v1::WhyResponse& why) {
 std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why,
                           absl::Time now) {
   const absl::Time at = now - absl::Milliseconds(why.ended_ms());
-  Json ranks = Json::array(), odd_ranks = Json::array();
+  Json ranks = Json::array(), outliers = Json::array();
   for (const v1::RankProgress& rank : why.ranks()) {
     ranks.push_back(RankJson(rank, at));
-    if (rank.odd()) odd_ranks.push_back(rank.rank());
+    if (rank.odd()) outliers.push_back(rank.rank());
   }
   Json history = Json::array();
   for (const v1::RoundRecord& round : why.history()) {
@@ -174,7 +179,7 @@ std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why,
                             {"last_event", why.last_event()},
                             {"ended_at", ended ? TimeJson(at) : Json()},
                             {"findings", std::move(findings)},
-                            {"odd_ranks", std::move(odd_ranks)},
+                            {"odd_ranks", std::move(outliers)},
                             {"ranks", std::move(ranks)},
                             {"history", std::move(history)}});
 }

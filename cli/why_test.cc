@@ -48,7 +48,7 @@ v1::WhyResponse Example() {
   return why;
 }
 
-TEST(WhyTest, TheOddRanksAreMarked) {
+TEST(WhyTest, OutliersAreMarked) {
   EXPECT_EQ(
       FormatWhy("x", Example()),
       "job x: running, generation 2\n"
@@ -61,7 +61,7 @@ TEST(WhyTest, TheOddRanksAreMarked) {
       "decision\n"
       "  !  1     b/0 on b  attached  -       -      -     -       -       "
       "-        0        0         0       1.5s  0       -\n"
-      "! odd\n"
+      "! differs from the other ranks, or is behind\n"
       "the last rounds:\n"
       "  STREAM  ROUND  STEP  PLAN  DECISION  AGO  TICKETS TOOK  LAST RANK  "
       "WHY\n"
@@ -69,8 +69,8 @@ TEST(WhyTest, TheOddRanksAreMarked) {
       "rank 0: a gradient is not finite\n");
 }
 
-TEST(WhyTest, NothingOddIsSaid) {
-  EXPECT_THAT(FormatWhy("x", {}), HasSubstr("- nothing is odd\n"));
+TEST(WhyTest, ReportsThatNoProblemWasFound) {
+  EXPECT_THAT(FormatWhy("x", {}), HasSubstr("- no problem found\n"));
 }
 
 TEST(WhyTest, JsonHasTheSame) {

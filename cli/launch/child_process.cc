@@ -54,7 +54,7 @@ struct ExecPlan {
 [[noreturn]] void Exec(const ExecPlan& plan) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != plan.launcher) _exit(127);  // it died before the prctl
+  if (getppid() != plan.launcher) _exit(127);  // it ended before the prctl
 
   // Held and ignored signals are inherited over exec; those of a launcher
   // mean nothing to its workers.
@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   COXSWAIN_ASSIGN_OR_RETURN(Pipe err, MakePipe());
   COXSWAIN_ASSIGN_OR_RETURN(Pipe failure, MakePipe());
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null.valid()) return absl::ErrnoToStatus(errno, "open /dev/null");
+  if (!null.valid()) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
   const std::vector<char*> arguments = Pointers(program);
   const std::vector<char*> variables = Pointers(environment);
   const ExecPlan plan = {
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
 
   child->pidfd_ = OpenPidfd(pid);
   if (!child->pidfd_.valid()) {
-    return absl::ErrnoToStatus(errno, "cannot open a pidfd (Linux 5.3 needed)");
+    return absl::ErrnoToStatus(errno, "cannot open a pidfd (needs Linux 5.3)");
   }
   child->stdout_ = std::move(out.read);
   child->stderr_ = std::move(err.read);
@@ -140,8 +140,8 @@ void ChildProcess::Signal(int signal) {
 }
 
 ChildProcess::End ChildProcess::Reap() {
-  // First look, then kill the group, then collect: until it is collected, the
-  // number of the group cannot belong to anyone else.
+  // Kills the group before it collects the process: until then, the
+  // number of the group cannot belong to another.
   siginfo_t info;
   while (waitid(P_PID, pid_, &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
   }

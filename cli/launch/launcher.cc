@@ -32,14 +32,14 @@ constexpr absl::Duration kDrain = absl::Seconds(2);
 
 // More than a pipe holds, in reads.
 constexpr int kLastReads = 32;
-// As a shell says that a program could not be started.
+// A shell's exit status for a program that could not be started.
 constexpr int kNotStarted = 127;
 
-// Writes to a descriptor it does not own, without ever blocking on it: a
-// reader that stands still must not keep the launcher from its workers. What
-// cannot be written yet is kept; while that is a lot, the launcher stops
-// reading, and the workers wait in turn. A reader that has gone is no failure:
-// what would go there is dropped. One thread only.
+// Writes to a descriptor that it does not own, and never blocks on it: a
+// stalled reader must not keep the launcher from its workers. Keeps what cannot
+// be written yet; while it is full, the launcher does not read, and the workers
+// wait in turn. Once the reader has closed its end, output is dropped. One
+// thread only.
 class OutputSink {
  public:
   static constexpr size_t kFull = 64 << 10;
@@ -54,12 +54,12 @@ class OutputSink {
   bool empty() const { return buffer_.empty(); }
   bool full() const { return buffer_.size() >= kFull; }
 
-  // poll() says that the descriptor takes more, or has failed.
+  // Called when poll() reports that the descriptor is writable or has failed.
   void Write();
 
  private:
   const int fd_;
-  bool gone_ = false;
+  bool closed_ = false;
   std::string buffer_;
 };
 
@@ -71,7 +71,7 @@ void OutputSink::Write() {
   // After poll() a pipe takes PIPE_BUF bytes without blocking, but perhaps not
   // more. The descriptor is shared with other processes, so it is not made
   // non-blocking.
-  while (!buffer_.empty() && !gone_) {
+  while (!buffer_.empty() && !closed_) {
     const ssize_t written =
         write(fd_, buffer_.data(), std::min<size_t>(buffer_.size(), PIPE_BUF));
     if (written >= 0) {
@@ -79,9 +79,9 @@ void OutputSink::Write() {
       return;
     }
     if (errno == EAGAIN) return;
-    gone_ = errno != EINTR;
+    closed_ = errno != EINTR;
   }
-  if (gone_) buffer_.clear();
+  if (closed_) buffer_.clear();
 }
 
 struct Stream {
@@ -110,7 +110,7 @@ class Launcher {
   std::string Name(int slot) const {
     return absl::StrCat("worker ", options_.environment.node, "/", slot);
   }
-  void Say(absl::string_view text) {
+  void Print(absl::string_view text) {
     if (GetLogFormat() == LogFormat::kText) {
       stderr_.Append(absl::StrCat("coxswain: ", text, "\n"));
       return;
@@ -142,8 +142,8 @@ class Launcher {
   void Read(Stream* stream);
   void EndStream(Stream* stream);
   void EndStreams(Worker* worker);
-  void SayWhatFollows(const WorkerExit& exit);
-  void SayHowItEnded();
+  void ReportExit(const WorkerExit& exit);
+  void ReportOutcome();
 
   const LaunchOptions& options_;
   const ExitCallback& on_exit_;
@@ -198,12 +198,12 @@ void Launcher::Restart(int slot) {
   EndStreams(&workers_[slot]);
   const absl::Status started = StartWorker(slot);
   if (started.ok()) return;
-  Say(absl::StrCat("cannot start ", Name(slot), " again: ", started.message()));
+  Print(absl::StrCat("cannot restart ", Name(slot), ": ", started.message()));
   WorkerExit exit;
   exit.slot = slot;
   exit.exit_code = kNotStarted;
   table_.Exited(options_.clock->Now(), exit);
-  SayWhatFollows(exit);
+  ReportExit(exit);
 }
 
 int Launcher::Run() {
@@ -212,8 +212,8 @@ int Launcher::Run() {
     Poll(PollTimeout());
     CollectOrphans();
   }
-  SayHowItEnded();
-  // What is left when the time to drain is over.
+  ReportOutcome();
+  // What is left after kDrain.
   for (Worker& worker : workers_) EndStreams(&worker);
   for (OutputSink* sink : {&stdout_, &stderr_}) {
     pollfd ready = {sink->fd(), POLLOUT, 0};
@@ -242,9 +242,9 @@ void Launcher::Decide() {
   if (decision.signal == 0) return;
   for (size_t slot = 0; slot < workers_.size(); ++slot) {
     if (!table_.running(slot)) continue;
-    Say(absl::StrCat("sending SIG", sigabbrev_np(decision.signal), " to ",
-                     Name(slot), " (pid ", workers_[slot].process->pid(),
-                     "): ", decision.reason));
+    Print(absl::StrCat("sending SIG", sigabbrev_np(decision.signal), " to ",
+                       Name(slot), " (pid ", workers_[slot].process->pid(),
+                       "): ", decision.reason));
   }
   SignalAll(decision.signal);
 }
@@ -261,7 +261,7 @@ void Launcher::Watch(int fd, short events, std::function<void()> ready) {
 void Launcher::Poll(absl::Duration limit) {
   watched_.clear();
   ready_.clear();
-  // Output before ends: what a worker said last is read before it is buried.
+  // Output before ends: a worker's last output is read before its end is.
   for (OutputSink* sink : {&stdout_, &stderr_}) {
     if (!sink->empty()) Watch(sink->fd(), POLLOUT, [sink] { sink->Write(); });
   }
@@ -309,7 +309,7 @@ void Launcher::TakeExit(int slot) {
                            end.signal};
   table_.Exited(options_.clock->Now(), exit);
   on_exit_(exit, worker.incarnation);
-  SayWhatFollows(exit);
+  ReportExit(exit);
   if (table_.AllEnded()) NoteAllEnded();
 }
 
@@ -322,8 +322,8 @@ bool Launcher::IsRunningWorker(pid_t pid) const {
   return false;
 }
 
-// Looks at a child that has ended before it collects it: only TakeExit collects
-// a worker. Where one is next, its pidfd is readable, so this runs again soon.
+// Collects ended children, but no workers, which only TakeExit collects:
+// where a worker is next, its pidfd is readable, so this runs again soon.
 void Launcher::CollectOrphans() {
   for (;;) {
     siginfo_t ended = {};
@@ -340,33 +340,33 @@ void Launcher::NoteAllEnded() {
   wake_at_ = std::min(wake_at_, drained_by_);
 }
 
-void Launcher::SayWhatFollows(const WorkerExit& exit) {
+void Launcher::ReportExit(const WorkerExit& exit) {
   if (exit.ok()) return;
   const std::string what =
       absl::StrCat(Name(exit.slot), " (pid ", exit.pid, ") ", exit.ToString());
   const absl::Time restart_at = table_.restart_at(exit.slot);
   if (restart_at < absl::InfiniteFuture()) {
-    Say(absl::StrCat(what, "; it is started again (",
-                     table_.restarts(exit.slot) + 1, " of ",
-                     options_.restarts.most, ")"));
+    Print(absl::StrCat(what, "; it is started again (",
+                       table_.restarts(exit.slot) + 1, " of ",
+                       options_.restarts.most, ")"));
   } else if (table_.elastic()) {
-    Say(absl::StrCat(what, "; it is not started again"));
+    Print(absl::StrCat(what, "; it is not started again"));
   } else if (table_.first_failure()->slot == exit.slot) {
-    Say(absl::StrCat("first failure: ", what));
+    Print(absl::StrCat("first failure: ", what));
   }
 }
 
-void Launcher::SayHowItEnded() {
+void Launcher::ReportOutcome() {
   if (!table_.elastic() || !table_.first_failure().has_value()) return;
   if (table_.ExitStatus() != 0) {
     const WorkerExit& exit = *table_.first_failure();
-    Say(absl::StrCat("first failure: ", Name(exit.slot), " (pid ", exit.pid,
-                     ") ", exit.ToString()));
+    Print(absl::StrCat("first failure: ", Name(exit.slot), " (pid ", exit.pid,
+                       ") ", exit.ToString()));
     return;
   }
   std::vector<std::string> names;
   for (const int slot : table_.Failed()) names.push_back(Name(slot));
-  Say(absl::StrCat("the job went on without ", absl::StrJoin(names, ", ")));
+  Print(absl::StrCat("the job went on without ", absl::StrJoin(names, ", ")));
 }
 
 void Launcher::Read(Stream* stream) {
@@ -385,7 +385,7 @@ void Launcher::EndStream(Stream* stream) {
   stream->pipe->Close();
 }
 
-// Of a process that has ended: what it has left is kept, as far as it is there.
+// Closes the streams of an ended process, after reading what is left in them.
 void Launcher::EndStreams(Worker* worker) {
   for (Stream& stream : worker->streams) {
     for (int i = 0; i < kLastReads && stream.pipe->valid(); ++i) Read(&stream);

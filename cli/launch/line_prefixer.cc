@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The object that the line is, or nothing.
+// Returns the JSON object that the line is; null if it is none.
 Json ObjectIn(const std::string& line) {
   if (!absl::StartsWith(line, "{")) return Json();
   return Json::parse(line, nullptr, /*allow_exceptions=*/false);
@@ -35,14 +35,14 @@ void LinePrefixer::Append(absl::string_view data, std::string* out) {
     return;
   }
   while (!data.empty()) {
-    const size_t room = max_line_ - partial_.size();
-    const size_t end = data.substr(0, room + 1).find('\n');
+    const size_t space = max_line_ - partial_.size();
+    const size_t end = data.substr(0, space + 1).find('\n');
     if (end != absl::string_view::npos) {
       Emit(data.substr(0, end), out);
       data.remove_prefix(end + 1);
-    } else if (data.size() > room) {
-      Emit(data.substr(0, room), out);
-      data.remove_prefix(room);
+    } else if (data.size() > space) {
+      Emit(data.substr(0, space), out);
+      data.remove_prefix(space);
     } else {
       absl::StrAppend(&partial_, data);
       return;

@@ -85,7 +85,7 @@ void ProcessTable::DecideSignal(absl::Time now, LaunchDecision* decision) {
         now >= kill_now_at_
             ? "interrupted twice"
             : absl::StrCat("still running ", absl::FormatDuration(graces_.stop),
-                           " after being told to stop");
+                           " after the request to stop");
     return;
   }
   if (stage_ == Stage::kRunning && now >= terminate_at) {

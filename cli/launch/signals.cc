@@ -62,7 +62,7 @@ void StopWatch::Run() {
     poll(watched, 2, -1);
     if (watched[1].revents != 0) return;
     signalfd_siginfo signal;
-    // Nothing is there after EINTR: stopped and continued.
+    // The read fails after EINTR: the process was stopped and continued.
     if (read(signals_.get(), &signal, sizeof(signal)) != sizeof(signal)) {
       continue;
     }

@@ -21,8 +21,8 @@ bool Has(const std::vector<std::string>& variables, absl::string_view name) {
       });
 }
 
-// Numbers as nvidia-smi has them, unless the user says otherwise: CUDA's own
-// default puts the fastest first.
+// Numbers GPUs as nvidia-smi does, unless the user has chosen an order: CUDA's
+// own default puts the fastest first.
 void AddGpus(const GpuAssignment& gpus, int slot,
              const std::vector<std::string>& inherited,
              std::map<std::string, std::string>* own) {
@@ -71,7 +71,7 @@ std::string PythonPath(const std::string& first,
   return first;
 }
 
-// Inherited ones do not count: the launcher's options have been made of them.
+// Overrides inherited variables, which the launcher's options were made from.
 void AddSecurity(const ClientSecurity& security,
                  const std::vector<std::string>& inherited,
                  std::map<std::string, std::string>* own) {

@@ -159,7 +159,7 @@ TEST_F(PlanChangeTest, ThatNoRankCouldCarryOutIsRefused) {
                                   "--coordinator", coordinator_.address()});
   EXPECT_EQ(refused.status, 1);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("saved 2, here 4"),
-                                 HasSubstr("say hook_state=reset")));
+                                 HasSubstr("write hook_state=reset")));
   latch.Open();
   const Ended end = EndOf(*job);
   EXPECT_EQ(end.status, 0) << end.err;
