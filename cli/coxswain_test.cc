@@ -1,4 +1,4 @@
-// Stories with the real program: coordinator, launcher and status.
+// Scenarios with the real program: coordinator, launcher and status.
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -38,7 +38,7 @@ std::unique_ptr<Process> Start(std::vector<std::string> arguments) {
   return std::move(process).value();
 }
 
-// What a worker of a small program says.
+// The Hello of a worker of a small program.
 v1::JoinRequest JoinOf(const std::string& job, int world_size) {
   v1::JoinRequest join;
   join.set_job(job);
@@ -55,7 +55,7 @@ v1::JoinRequest JoinOf(const std::string& job, int world_size) {
 
 class CoxswainTest : public testing::Test {
  protected:
-  // A folder of this test's own, kept until all tests are done.
+  // Returns a path in this test's folder, which is kept until all tests end.
   std::string Path(const std::string& name) {
     if (folder_.empty()) {
       folder_ = testing::TempDir() + "/coxswain_test-XXXXXX";
@@ -78,7 +78,7 @@ class CoxswainTest : public testing::Test {
     address_.pop_back();
   }
 
-  // Starts a command that asks the coordinator.
+  // Starts a command that calls the coordinator.
   std::unique_ptr<Process> Ask(std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--coordinator", address_});
     return Start(std::move(arguments));
@@ -97,7 +97,7 @@ class CoxswainTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(CoxswainTest, ServeTellsItsPortAndEndsOnSigterm) {
+TEST_F(CoxswainTest, ServeReportsItsPortAndEndsOnSigterm) {
   Serve();
   std::ifstream file(Path("port"));
   std::string port;
@@ -108,7 +108,7 @@ TEST_F(CoxswainTest, ServeTellsItsPortAndEndsOnSigterm) {
 }
 
 TEST_F(CoxswainTest, ServeLeavesNoOrphanAZombie) {
-  // What a shell leaves to the program that it becomes is as if inherited.
+  // Children of a shell are inherited by the program that the shell executes.
   const auto started = Process::Start(
       {{"/bin/sh", "-c",
         absl::StrCat("sleep 1000 & echo orphan=$!.; exec ", kCoxswain,
@@ -217,7 +217,7 @@ TEST_F(CoxswainTest, OneNodeNeedsNoCoordinator) {
                     HasSubstr("[n/1] 127.0.0.1:"), HasSubstr(" standalone\n")));
 }
 
-TEST_F(CoxswainTest, WorkersAreToldHowManyTheyMayBe) {
+TEST_F(CoxswainTest, WorkersGetTheBoundsOfTheWorldSize) {
   auto run = Start({"run", "--nproc", "3", "--min-workers", "2", "--attempt",
                     "4", "--topology", "zone-1,rack-7", "--node", "n", "--",
                     "/bin/sh", "-c",
@@ -227,7 +227,7 @@ TEST_F(CoxswainTest, WorkersAreToldHowManyTheyMayBe) {
   EXPECT_THAT(run->out(), HasSubstr("[n/2] 2 3 4 zone-1,rack-7\n"));
 }
 
-TEST_F(CoxswainTest, WorkersAreToldWhereTheirTracesGo) {
+TEST_F(CoxswainTest, WorkersGetThePathOfTheirTraces) {
   const std::string trace = Path("trace.json");
   auto run = Start({"run", "--node", "n", "--trace", trace, "--", "/bin/sh",
                     "-c", "echo to $COXSWAIN_TRACE"});
@@ -237,7 +237,7 @@ TEST_F(CoxswainTest, WorkersAreToldWhereTheirTracesGo) {
 
 TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   Serve();
-  // A worker joins a job of two; the second never comes, and the first's
+  // A worker joins a job of two; the second never joins, and the first's
   // process ends. Its launcher's report alone ends the wait, long before the
   // lease or the round would.
   const std::string script =
@@ -283,7 +283,8 @@ TEST_F(CoxswainTest, TheDeathOfAWorkerReachesTheCoordinator) {
   EXPECT_NE(joined.code(), absl::StatusCode::kDeadlineExceeded) << joined;
 }
 
-TEST_F(CoxswainTest, WorkersOfANeighbouringVersionAreServedOrToldWhatToDo) {
+TEST_F(CoxswainTest,
+       WorkersOfANeighbouringVersionAreServedOrRefusedWithAdvice) {
   Serve();
   CallOptions options;
   options.timeout = kSoon;
@@ -355,7 +356,7 @@ TEST_F(CoxswainTest, ThePlanOfAJobIsShownAndChanged) {
                                 HasSubstr("RANK  MEMBER")));
 }
 
-TEST_F(CoxswainTest, WorkersAreToldWhatTheirPlanBeginsWith) {
+TEST_F(CoxswainTest, WorkersGetWhatTheirPlanBeginsWith) {
   auto run =
       Start({"run", "--node", "n", "--plan", "tail=drop max_steps=9", "--plan",
              "hook=fp16( )", "--", "/bin/sh", "-c", "echo $COXSWAIN_PLAN"});
@@ -383,7 +384,7 @@ TEST_F(CoxswainTest, WrongCommandLinesAreStatus2) {
   EXPECT_THAT(run->err(), HasSubstr("--nproc"));
 }
 
-TEST_F(CoxswainTest, GpusThatAreNotThereAreSaidBeforeAWorkerStarts) {
+TEST_F(CoxswainTest, MissingGpusAreReportedBeforeAWorkerStarts) {
   auto run = Start({"run", "--gpus", "4000", "--", "/bin/echo", "started"});
   EXPECT_EQ(Finish(*run).Status(), 1);
   EXPECT_THAT(run->err(), HasSubstr("GPU"));
@@ -418,7 +419,7 @@ TEST_F(CoxswainTest, HooksAreListedWithoutACoordinator) {
   EXPECT_THAT(unknown->err(), HasSubstr("there is no hook 'powresgd'"));
 }
 
-TEST_F(CoxswainTest, HooksCheckSaysTheCanonicalSpecOrTheError) {
+TEST_F(CoxswainTest, HooksCheckPrintsTheCanonicalSpecOrTheError) {
   auto good = Start({"hooks", "--check", "power_sgd( start_powerSGD_iter=7 )"});
   EXPECT_EQ(Finish(*good).Status(), 0);
   EXPECT_EQ(good->out(), "powersgd(start_step=7)\n");
@@ -432,7 +433,7 @@ TEST_F(CoxswainTest, HooksCheckSaysTheCanonicalSpecOrTheError) {
   EXPECT_THAT(file->err(), HasSubstr("hook.yaml: hook YAML, line 1"));
 }
 
-// A worker of the one-rank job "j" that a launcher answers for.
+// A worker of the one-rank job "j", with a launcher's id.
 void JoinAndDie(const std::string& address) {
   const auto stub = ConnectCoordinator(address);
   CallOptions options;

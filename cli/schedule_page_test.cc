@@ -1,4 +1,4 @@
-// docs/schedule.md says what the table of terms says.
+// The table in docs/schedule.md is that of the terms.
 #include <fstream>
 #include <sstream>
 #include <string>

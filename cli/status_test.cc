@@ -38,7 +38,7 @@ v1::DescribeResponse Example() {
   return response;
 }
 
-TEST(StatusTest, TheTableShowsWhoIsWhere) {
+TEST(StatusTest, TheTableShowsEachWorkersRankAndHost) {
   EXPECT_EQ(FormatTable(Example()),
             "coordinator c1, term 3, 1 job\n"
             "job train: running, generation 2, world size 2, hook "
@@ -48,7 +48,7 @@ TEST(StatusTest, TheTableShowsWhoIsWhere) {
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
 }
 
-TEST(StatusTest, NothingThatAWorkerSaidCommandsTheTerminal) {
+TEST(StatusTest, NoTextOfAWorkerControlsTheTerminal) {
   v1::DescribeResponse response = Example();
   v1::JobDescription* const job = response.mutable_jobs(0);
   job->set_last_event("gone\x1b[2J\njob evil: running");

@@ -13,19 +13,19 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TEST(VersionTest, TellsOfTheProgramTheWireAndGpus) {
+TEST(VersionTest, NamesTheProgramTheWireAndGpus) {
   EXPECT_THAT(VersionText(),
               AllOf(StartsWith(absl::StrCat("coxswain ", kVersion, "\n")),
                     HasSubstr("\ngRPC "), HasSubstr("\nprotobuf "),
                     HasSubstr("\nCUDA")));
 }
 
-TEST(VersionTest, WithoutCudaThatIsSaid) {
+TEST(VersionTest, NamesABuildWithoutCuda) {
   EXPECT_EQ(GpuVersionText(0, 0, absl::UnimplementedError("none")),
             "CUDA: built without, so gradients stay on the CPU\n");
 }
 
-TEST(VersionTest, WithoutNcclThatIsSaid) {
+TEST(VersionTest, NamesABuildWithoutNccl) {
   EXPECT_EQ(GpuVersionText(12060, 0, absl::UnimplementedError("none")),
             "CUDA 12.6\nNCCL: built without\n");
 }

@@ -18,7 +18,7 @@
 #include "base/status_matchers.h"
 #include "tests/support/process.h"
 
-// Stories with a real launcher and real workers, which are shell scripts.
+// Scenarios with a real launcher and real workers, which are shell scripts.
 
 namespace coxswain {
 namespace {
@@ -54,7 +54,7 @@ std::unique_ptr<Process> LaunchWorkers(int nproc, const std::string& script,
   return LaunchWorkers(absl::StrCat(nproc), script, graces);
 }
 
-// The numbers that follow `label` in the output, such as pids.
+// Returns the numbers that follow `label` in the output, such as pids.
 std::vector<pid_t> NumbersAfter(absl::string_view label,
                                 const std::string& text) {
   std::vector<pid_t> numbers;
@@ -112,7 +112,7 @@ TEST(LauncherTest, WithoutPrefixBytesPassAsTheyCome) {
 }
 
 TEST(LauncherTest, TheFirstFailureIsReturnedAndNamed) {
-  // The second worker fails only once it is told to, after the first.
+  // The second worker fails only once it gets SIGTERM, after the first.
   auto launcher =
       LaunchWorkers(2,
                     "if [ $COXSWAIN_LOCAL_RANK = 1 ]; then exit 7; fi; "
@@ -148,7 +148,7 @@ TEST(LauncherTest, AWorkerThatIsKilledEndsTheJobAndNothingIsLeft) {
   for (const pid_t pid : children) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
 }
 
-TEST(LauncherTest, SignalsAreHandedOn) {
+TEST(LauncherTest, SignalsAreForwarded) {
   auto launcher = LaunchWorkers(
       1,
       "trap 'echo usr1' USR1; trap 'echo usr2' USR2; trap 'echo hup' HUP; "
@@ -201,7 +201,7 @@ TEST(LauncherTest, NoWorkerOutlivesAKilledLauncher) {
   for (const pid_t pid : workers) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
 }
 
-// Holds a worker until the test makes the file.
+// Holds a worker until the test opens it.
 class Signpost {
  public:
   Signpost() {
@@ -211,9 +211,9 @@ class Signpost {
   }
   ~Signpost() { Open(); }
   std::string path() const { return folder_ + "/signpost"; }
-  // Whoever reads goes on, now and later.
+  // Releases those that read, now and later.
   void Open() {
-    unlink(path().c_str());  // first: nobody opens what has no writer
+    unlink(path().c_str());  // first: no reader opens a pipe without a writer
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
@@ -223,8 +223,8 @@ class Signpost {
   int fd_ = -1;
 };
 
-// The story of a worker that leaves orphans and exits with code 5.
-class OrphansStory {
+// A worker that leaves orphans and exits with code 5.
+class OrphansScenario {
  public:
   std::string Script() const {
     return absl::StrCat(
@@ -237,7 +237,7 @@ class OrphansStory {
   }
 
   // Fails if an orphan is left as a zombie, or the worker's exit code is lost.
-  void Play(Process* launcher) {
+  void Run(Process* launcher) {
     ASSERT_OK(launcher->WaitForStdout("all left", kSoon)) << launcher->err();
     for (const int i : {1, 2, 3, 4, 5, 6}) {
       ASSERT_OK(launcher->WaitForStdout(absl::StrCat("orphan ", i), kSoon));
@@ -266,12 +266,12 @@ class OrphansStory {
 };
 
 TEST(LauncherTest, OrphansAreCollectedWhileTheirWorkerRuns) {
-  OrphansStory story;
-  auto launcher = LaunchWorkers(1, story.Script());
-  story.Play(launcher.get());
+  OrphansScenario scenario;
+  auto launcher = LaunchWorkers(1, scenario.Script());
+  scenario.Run(launcher.get());
 }
 
-// The first of these commands that works here; nothing: none does.
+// Returns the first of these commands that works here; empty if none does.
 std::vector<std::string> NewPidNamespace() {
   const std::vector<std::string> as_root = {"unshare", "--pid", "--fork",
                                             "--kill-child=SIGKILL"};
@@ -291,15 +291,15 @@ std::vector<std::string> NewPidNamespace() {
 TEST(LauncherTest, TheEntryPointOfAContainerCollectsOrphans) {
   std::vector<std::string> command = NewPidNamespace();
   if (command.empty()) GTEST_SKIP() << "may not make a PID namespace here";
-  OrphansStory story;
+  OrphansScenario scenario;
   command.insert(command.end(), {kCoxswain, "run", "--node", "here", "--",
-                                 "/bin/sh", "-c", story.Script()});
+                                 "/bin/sh", "-c", scenario.Script()});
   // A search for leaks would look up this process's number in a /proc of
   // another namespace.
   ASSERT_OK_AND_ASSIGN(
       auto launcher,
       Process::Start({command, {{"ASAN_OPTIONS", "detect_leaks=0"}}}));
-  story.Play(launcher.get());
+  scenario.Run(launcher.get());
 }
 
 TEST(LauncherTest, OrphansDoNotCostTheExitStatusOfAWorker) {
@@ -318,7 +318,7 @@ TEST(LauncherTest, OrphansDoNotCostTheExitStatusOfAWorker) {
 }
 
 TEST(LauncherTest, ACallerThatIgnoresTheEndOfChildrenChangesNothing) {
-  // Of Debian's shells only bash hands this on.
+  // Of Debian's shells only bash passes this on to its children.
   ASSERT_OK_AND_ASSIGN(
       auto launcher,
       Process::Start({{"/bin/bash", "-c",
@@ -403,7 +403,7 @@ TEST(LauncherTest, AJobWhoseWorkersAllFailReturnsTheFirstFailure) {
       SizeIs(2 * 2 + 1));
 }
 
-TEST(LauncherTest, ADrainIsHandedOnAndNobodyIsStartedAgain) {
+TEST(LauncherTest, ADrainIsForwardedAndNoWorkerIsRestarted) {
   auto launcher = LaunchWorkers(
       "2:9",
       "trap 'echo drained; exit $COXSWAIN_LOCAL_RANK' TERM; echo ready; "
@@ -419,7 +419,7 @@ TEST(LauncherTest, ADrainIsHandedOnAndNobodyIsStartedAgain) {
   EXPECT_THAT(launcher->err(), Not(HasSubstr("is started again")));
 }
 
-TEST(LauncherTest, AStatusTellsADrainFromAnEnd) {
+TEST(LauncherTest, AStatusDistinguishesADrainFromAnEnd) {
   const std::string script =
       "trap 'exit $STATUS' TERM; echo ready; "
       "while :; do sleep 1000 & wait; done";
@@ -432,14 +432,14 @@ TEST(LauncherTest, AStatusTellsADrainFromAnEnd) {
     ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
     EXPECT_EQ(exit.Status(), expected);
   }
-  // Nobody has asked.
+  // No stop was requested.
   auto launcher = LaunchWorkers(1, "exit 0", {kForever, "1h:75"});
   ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
   EXPECT_EQ(exit.Status(), 0);
 }
 
-TEST(LauncherTest, AReaderThatStandsStillDoesNotHoldUpTheEnd) {
-  // Nobody reads the launcher's output while the script fills it.
+TEST(LauncherTest, AStalledReaderDoesNotHoldUpTheEnd) {
+  // The launcher's output is not read while the script fills it.
   auto launcher =
       LaunchWorkers(2,
                     "if [ $COXSWAIN_LOCAL_RANK = 1 ]; then exit 3; fi; "

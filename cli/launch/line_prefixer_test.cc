@@ -56,7 +56,7 @@ TEST(LinePrefixerTest, WithoutAPrefixBytesPassAsTheyCome) {
   EXPECT_EQ(out, "50%\r");
 }
 
-TEST(LinePrefixerTest, JsonObjectsStayObjectsAndSayWhoseTheyAre) {
+TEST(LinePrefixerTest, JsonObjectsStayObjectsAndNameTheirWorker) {
   EXPECT_EQ(Prefixed(LinePrefixer::OfJson("[a/1] ", "a", 1),
                      {"{\"event\":\"x\"}\n{}\nplain\n{\"node\":\"b\"}\n",
                       "{\"torn\"\n[1]\n{\"last\":", "2}"}),
@@ -69,7 +69,7 @@ TEST(LinePrefixerTest, JsonObjectsStayObjectsAndSayWhoseTheyAre) {
             "{\"node\":\"a\",\"slot\":1,\"last\":2}\n");
 }
 
-TEST(LinePrefixerTest, ObjectsAreToldFromTextOnlyWhereTheLogIsJson) {
+TEST(LinePrefixerTest, ObjectsAreRecognisedOnlyIfTheLogIsJson) {
   EXPECT_EQ(Prefixed(LinePrefixer("[a/1] "), {"{}\n"}), "[a/1] {}\n");
 }
 

@@ -20,7 +20,7 @@ const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
 
 LaunchGraces Graces() { return {absl::Seconds(5), absl::Seconds(10)}; }
 
-// An elastic job, whose slots have so many restarts each.
+// Returns the policy of an elastic job with so many restarts of each slot.
 RestartPolicy Elastic(int restarts) {
   RestartPolicy policy;
   policy.elastic = true;
@@ -119,12 +119,12 @@ TEST(ProcessTableTest, InAnElasticJobTheOthersAreLeftAlone) {
   EXPECT_THAT(table.Failed(), ElementsAre(1));
 }
 
-TEST(ProcessTableTest, AnElasticJobThatNobodyFinishesHasTheFirstFailure) {
+TEST(ProcessTableTest, AnElasticJobThatNoWorkerFinishesHasTheFirstFailure) {
   ProcessTable table(3, Graces(), Elastic(0));
   table.Exited(kStart, Exit(1, 3));
   table.Exited(kStart, Exit(0, 0));
   EXPECT_EQ(table.ExitStatus(), 0);
-  table.Exited(kStart, Exit(2, 4));  // nobody went on after this one
+  table.Exited(kStart, Exit(2, 4));  // no worker succeeded after this one
   EXPECT_TRUE(table.AllEnded());
   EXPECT_EQ(table.ExitStatus(), 3);
 }
@@ -188,7 +188,7 @@ TEST(ProcessTableTest, TheSuccessOfOthersStopsNoRestart) {
     EXPECT_FALSE(table.AllEnded());
     const absl::Time due = table.restart_at(1);
     EXPECT_THAT(table.Decide(due).start, ElementsAre(1));
-    // The coordinator has told it whether there is anything left to do.
+    // The coordinator has answered that the job is finished.
     table.Exited(due, Exit(1, 0));
     EXPECT_TRUE(table.AllEnded());
     EXPECT_EQ(table.ExitStatus(), 0);
@@ -206,10 +206,10 @@ TEST(ProcessTableTest, RestartsAloneMakeAJobElastic) {
   EXPECT_EQ(table.Decide(kStart + absl::Hours(1)).signal, 0);
 }
 
-// Random stories, against what must hold in all of them.
-class StoryOfATable {
+// Random scenarios, checked against what must hold in all of them.
+class RandomTable {
  public:
-  explicit StoryOfATable(uint64_t seed)
+  explicit RandomTable(uint64_t seed)
       : random_(seed, 1),
         workers_(1 + Pick(4)),
         policy_(Elastic(static_cast<int>(Pick(4)))),
@@ -303,10 +303,10 @@ class StoryOfATable {
   std::vector<WorkerExit> last_;
 };
 
-TEST(ProcessTableTest, RandomStories) {
+TEST(ProcessTableTest, RandomScenarios) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
-    StoryOfATable(seed).Run();
+    RandomTable(seed).Run();
     if (HasFailure()) return;
   }
 }

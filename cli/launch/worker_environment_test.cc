@@ -25,7 +25,7 @@ WorkerEnvironment Example() {
   return environment;
 }
 
-TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIs) {
+TEST(WorkerEnvironmentTest, AWorkerGetsItsNodeAndSlot) {
   EXPECT_THAT(Example().For(1, 42, {}),
               UnorderedElementsAre(
                   "COXSWAIN_COORDINATOR=head:7077", "COXSWAIN_JOB=train",
@@ -37,7 +37,7 @@ TEST(WorkerEnvironmentTest, AWorkerIsToldWhereItIs) {
                   "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2"));
 }
 
-TEST(WorkerEnvironmentTest, TorchIsToldTheWorldSizeWhereItIsFixed) {
+TEST(WorkerEnvironmentTest, TorchGetsTheWorldSizeWhereItIsFixed) {
   WorkerEnvironment environment = Example();
   environment.min_world_size = 6;
   EXPECT_THAT(environment.For(1, 1, {"WORLD_SIZE=9"}),
@@ -45,7 +45,7 @@ TEST(WorkerEnvironmentTest, TorchIsToldTheWorldSizeWhereItIsFixed) {
                     Not(Contains(StartsWith("RANK=")))));
 }
 
-TEST(WorkerEnvironmentTest, TorchIsToldTheRankWhereAllWorkersAreHere) {
+TEST(WorkerEnvironmentTest, TorchGetsTheRankWhereAllWorkersAreHere) {
   WorkerEnvironment environment = Example();
   environment.nproc = environment.world_size = environment.min_world_size = 3;
   EXPECT_THAT(environment.For(2, 1, {}),
@@ -96,7 +96,7 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
                     Contains("COXSWAIN_REATTACH_GRACE=2m")));
 }
 
-TEST(WorkerEnvironmentTest, EachWorkerIsToldItsOwnAmongTheSameGpus) {
+TEST(WorkerEnvironmentTest, EachWorkerGetsItsOwnOfTheSameGpus) {
   WorkerEnvironment environment = Example();
   environment.gpus = GpuAssignment{{"2", "0"}, {0, 1}};
   for (const int slot : {0, 1}) {
