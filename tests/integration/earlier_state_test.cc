@@ -118,7 +118,8 @@ TEST_P(EarlierStateTest, AStateOfALaterSchemaIsRefusedAndLeftAsItIs) {
     EXPECT_THAT(refused.message(), HasSubstr("run the newer coordinator"));
   }
   {
-    // The lead was given up, and the newer one goes on.
+    // The earlier coordinator has released the lead, and the newer one
+    // continues.
     const auto state = Acquire();
     server::StateBatch known;
     server::PutSchema(server::kStateSchema, &known);

@@ -18,7 +18,7 @@
 #include "tests/integration/elastic_team.h"
 
 // Elastic training against a real coordinator in the same process, each worker
-// a thread. The toy's parameters tell which samples were counted: each exactly
+// a thread. The toy's parameters show which samples were counted: each exactly
 // once, whatever happened.
 
 namespace coxswain {
@@ -162,7 +162,7 @@ class DyingState : public ElasticToyState {
   int asked_ = 0;
 };
 
-// Says that its tensors are others than its manifest says.
+// Sends a manifest that does not match its tensors.
 class OtherModelState : public ElasticToyState {
  public:
   OtherModelState() : ElasticToyState(DType::kFloat64, 16, 2) {}
@@ -251,8 +251,8 @@ TEST(ElasticRunTest, AWorkerDrainsAfterItsStep) {
   EXPECT_THAT(a.reports[1].lost[0], HasSubstr("has left"));
 }
 
-// What was not sent is the mean over the ranks of their errors: what survives
-// of it keeps its weight when two of four are lost, and theirs is gone.
+// The residual is the mean over the ranks of their errors: what survives of it
+// keeps its weight when two of four are lost, and their part is lost.
 TEST(ElasticRunTest, TheSurvivorsErrorsKeepTheirWeightExactly) {
   ElasticTeam team(4, 2);
   std::vector<ElasticWorker*> workers;
@@ -295,7 +295,7 @@ TEST(ElasticRunTest, TheSurvivorsErrorsKeepTheirWeightExactly) {
 TEST(ElasticRunTest, TheSameErrorOfAllEndsAll) {
   ElasticTeam team(3, 2);
   std::vector<ElasticWorker*> workers;
-  // Who is told of a peer's error before its own would join again.
+  // A rank that learns of a peer's error before its own would join again.
   Door all_here;
   std::atomic<int> here{0};
   for (int slot = 0; slot < 3; ++slot) {

@@ -74,7 +74,7 @@ class ElasticTeam {
 class Door {
  public:
   void Open();
-  // DEADLINE_EXCEEDED if nobody opens it in time.
+  // Fails with DEADLINE_EXCEEDED if the latch is not opened in time.
   absl::Status Pass();
 
  private:

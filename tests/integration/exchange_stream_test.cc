@@ -154,7 +154,7 @@ TEST(ExchangeStreamTest, AReaderThatStandsStillEndsWithItsGeneration) {
   const auto stream = OpenWithoutReading(server);
   server.parameters().OnGenerationEnded("job", Generation(1),
                                         absl::AbortedError("over"));
-  // The message that is not read is given up, and the participant with it.
+  // The server drops the message that is not read, and the participant with it.
   EXPECT_TRUE(server.WaitUntilEmpty());
   EXPECT_THAT(stream->Finish(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,

@@ -22,7 +22,7 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// What a rank has heard: step, commit, plan version, stop.
+// What a rank has received: step, commit, plan version, stop.
 using Received = std::tuple<int64_t, bool, int64_t, std::string>;
 
 class FallbackIntegrationTest : public ::testing::Test {
@@ -179,7 +179,8 @@ TEST_F(FallbackIntegrationTest, AWorkerAloneGoesOn) {
   EXPECT_OK(sessions_[0]->Leave("done"));
 }
 
-// Whoever leaves waits for the coordinator, and the others are not held up.
+// A rank that leaves waits for the coordinator, and does not hold up the
+// others.
 TEST_F(FallbackIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
   JoinAll(2, schedule::Enforcement::kAudit);
   AllStep(0, 5);

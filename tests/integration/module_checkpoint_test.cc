@@ -90,7 +90,7 @@ class ModuleCheckpointTest : public ::testing::Test {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    // A rank's own error rather than what the others hear of it.
+    // Prefers a rank's own error to what the others report of it.
     for (const Ended& one : ended) {
       if (!one.status.ok() && !absl::IsAborted(one.status)) return one;
     }

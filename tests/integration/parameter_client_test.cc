@@ -138,7 +138,7 @@ TEST(ParameterClientTest, TypesAndLimitsAreChecked) {
   EXPECT_THAT(client.PushPart("many", 1, SpanOf(&few), {0, 17}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("17 parts of a parameter in a world of 16")));
-  // What came of it before is gone.
+  // Earlier results are dropped.
   EXPECT_EQ(server.parameters().bytes(), held);
   EXPECT_EQ(ValueOf(client.Forget("w")), true);
   EXPECT_EQ(ValueOf(client.Forget("w")), false);

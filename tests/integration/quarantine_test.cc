@@ -1,6 +1,6 @@
 // A record of the state that cannot be read costs its job a generation or a
-// plan, and nobody else anything: coordinators that are restarted on a state in
-// which one record was spoiled meanwhile, under real sessions of two jobs.
+// plan, and other jobs nothing: coordinators that are restarted on a state in
+// which one record was damaged meanwhile, under real sessions of two jobs.
 
 #include <algorithm>
 #include <functional>
@@ -77,7 +77,8 @@ struct Target {
   std::string table;
   bool of_generation = false;  // its number is a part of the table's name
   std::string key;             // how the key begins
-  // The new bytes where no such record is there; else they come from `spoils`.
+  // The new bytes if the state has no such record; else they come from
+  // `spoils`.
   bool made_up = false;
   bool plan = false;  // the job loses its plan
   std::vector<Spoiled> spoils;
@@ -185,8 +186,8 @@ class QuarantineTest : public StoredJobsTest {
   }
 
   void ExpectOtherGoesOn() { ExpectGoesOn(other_.get()); }
-  // What a worker of the old generation asks for is refused, whether or not it
-  // has heard of the end; and it does hear.
+  // Requests of a worker of the old generation are refused, whether or not it
+  // has received the end; and it does receive it.
   static void ExpectFenced(Session* session) {
     EXPECT_THAT(session->store().Set("late", "word").code(),
                 AnyOf(absl::StatusCode::kAborted,
@@ -334,7 +335,7 @@ TEST_P(QuarantineTest, PageAndMetricsShowWhatIsInQuarantine) {
 }
 
 TEST_P(QuarantineTest, TheStartIsRefusedWithoutTheNumbersUntilTheRepair) {
-  // The jobs of a name begin again once their fenced members are given up.
+  // The jobs of a name begin again once their fenced members have timed out.
   grace_ = absl::Milliseconds(500);
   for (const char* key :
        {"schema", "id", "next_term", "next_generation", "next_plan_version"}) {
@@ -374,7 +375,7 @@ TEST_P(QuarantineTest, TheStartIsRefusedWithoutTheNumbersUntilTheRepair) {
     coordinator_.reset();
     ASSERT_OK(Start(/*repair=*/true));
     EXPECT_EQ(coordinator_->view().membership->cluster_id(), repaired);
-    // While somebody is there to hear that they go.
+    // They leave while a coordinator can receive it.
     hit_ = nullptr;
     other_ = nullptr;
     coordinator_.reset();

@@ -20,8 +20,8 @@
 #include "tests/support/in_threads.h"
 #include "transport/error_detail.h"
 
-// The gates of sessions against a real coordinator in the same process, over
-// loopback, each rank a thread.
+// The step gates of sessions against a real coordinator in the same process,
+// over loopback, each rank a thread.
 
 namespace coxswain::schedule_test {
 namespace {
@@ -389,7 +389,7 @@ TEST_F(ScheduleIntegrationTest, ALostDecisionIsHeardAgain) {
   }
   cables_[0]->Break();
   AwaitState(0, "detached");
-  ASSERT_OK(Step(1, 0));  // decided, and told to nobody else
+  ASSERT_OK(Step(1, 0));  // decided, and sent to no other rank
   cables_[0]->Mend();
   ASSERT_OK(GateOf(0).Decide({}));
   InThreads(2, [&](int rank) { EXPECT_OK(Step(rank, 1)); });
@@ -441,7 +441,7 @@ TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
   for (const auto& session : sessions_) EXPECT_OK(session->status());
 }
 
-// Some have heard the last decision when the coordinator ends, and some have
+// Some have received the last decision when the coordinator ends, and some have
 // not.
 TEST_F(ScheduleIntegrationTest, ADecisionThatOneRankHasHeardIsToldToAll) {
   JoinAll(2, TermsWith(schedule::Enforcement::kAudit));

@@ -401,7 +401,7 @@ TEST_F(SessionRestartIntegrationTest, ASurvivorThatLeavesIsNotWaitedFor) {
   EXPECT_OK(sessions[0]->Leave("it drains"));
   ASSERT_OK_AND_ASSIGN(const auto next, sessions[2]->Rejoin());
   EXPECT_EQ(next->world_size(), 1);
-  // And not because nobody else had come for a while.
+  // And not because no other worker had joined for a while.
   EXPECT_THAT(next->previous().reason, HasSubstr("survivors are back"));
   ASSERT_EQ(next->previous().lost.size(), 2u);
   EXPECT_EQ(next->previous().lost[0].reason, "it drains");

@@ -67,7 +67,7 @@ class SessionIntegrationTest : public ::testing::Test {
     port_ = coordinator_->port();
   }
 
-  // A port on which nobody listens any more.
+  // A port with no listener.
   void FindFreePort() {
     StartCoordinator();
     coordinator_.reset();
@@ -117,7 +117,8 @@ class SessionIntegrationTest : public ::testing::Test {
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
-// Joins three workers whose options differ, and expects that each is told how.
+// Joins three workers whose options differ, and expects that each gets an error
+// with the differences.
 class DifferentDevicesTest : public SessionIntegrationTest {
  protected:
   void ExpectRefused(

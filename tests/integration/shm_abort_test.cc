@@ -67,7 +67,7 @@ class Waiter {
           ended_ = Now();
         }) {}
 
-  // Until the kernel says that the thread sleeps.
+  // Waits until the kernel shows the thread as sleeping.
   void AwaitAsleep() const {
     const absl::Time deadline = Now() + kSoonEnough;
     while (!Asleep() && Now() < deadline) sched_yield();

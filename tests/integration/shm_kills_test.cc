@@ -39,7 +39,7 @@ constexpr int kRounds = 100;  // 200 kills
 // the ranks' own timeout ends is too long.
 constexpr absl::Duration kWaitTimeout = absl::Seconds(30);
 constexpr absl::Duration kTimeout = absl::Minutes(2);
-// Of those who wait to connect to somebody who is dead already.
+// Errors of ranks that wait to connect to a rank that has died.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
 constexpr char kMark[] = "SHM_KILLS_TEST";
 
@@ -78,7 +78,7 @@ class Folder {
   std::string path_;
 };
 
-// Those of the names that somebody holds.
+// Returns those of the names that a process holds.
 std::vector<std::string> OpenSockets(const Folder& folder) {
   const std::string all = Contents("/proc/net/unix");
   std::vector<std::string> open;
@@ -97,8 +97,8 @@ std::vector<std::string> FilesInDevShm() {
   return names;
 }
 
-// The running processes that this test has started, and theirs, wherever they
-// went: their environment tells.
+// Returns the running processes that this test has started, and their
+// descendants, found by a variable of their environment.
 std::vector<fs::path> OwnProcesses() {
   const std::string mark = absl::StrCat(kMark, "=", getpid());
   std::vector<fs::path> own;
@@ -183,7 +183,7 @@ class Round {
     return killed;
   }
 
-  // That they end, and with an error that says why.
+  // Expects that they end, and with an error that names the cause.
   void CheckSurvivors() {
     for (const auto& process : survivors_) {
       const auto exit = process->Wait(kWaitTimeout);
@@ -241,8 +241,8 @@ TEST(ShmKillsTest, SurvivorsEndWithAnErrorAndNothingIsLeft) {
     round.Start(kVictims);
     killed += round.AwaitVictims();
     const absl::Time begun = Now();
-    // A launcher tells those who still wait for the dead to come; every other
-    // time they find out by themselves.
+    // Every other time a launcher reports the death to those that still wait;
+    // else they notice by themselves.
     if (stage == "connect" && i % 4 == 0) round.Terminate();
     round.CheckSurvivors();
     if (stage != "connect") slowest = std::max(slowest, Now() - begun);

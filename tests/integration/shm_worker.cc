@@ -1,18 +1,18 @@
 // One rank of a group that shares memory, for tests that kill it:
 //   shm_worker FOLDER RANK SIZE STAGE TIMEOUT_MS DIE_AFTER_US
 //
-// Does what STAGE names again and again until that fails:
-//   connect   no more than a barrier; its time to die begins with the process
+// Repeats what STAGE names until it fails:
+//   connect   only a barrier; its time to die begins with the process
 //   small direct pieces messages    exchanges of that kind; it begins once all
 //                                   have met
-//   allocate  new shared buffers all the time
+//   allocate  new shared buffers
 //
-// DIE_AFTER_US: when it is killed, at whatever it is doing then; -1: never. One
+// DIE_AFTER_US: when it is killed, whatever it is doing then; -1: never. A rank
 // that is to be killed does not end before. SIGTERM aborts what it does.
 //
 // Prints "begun" once it listens to SIGTERM, "all there" once all have met, and
 // at the end "CODE: message"; ends with 3 if that is an error that a rank may
-// get when others are gone, with 4 if a result was wrong, and with 5 after any
+// get when others are lost, with 4 if a result was wrong, and with 5 after any
 // other error.
 
 #include <pthread.h>

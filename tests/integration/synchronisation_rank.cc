@@ -111,7 +111,7 @@ std::vector<std::unique_ptr<TestRank>> RunJob(
       at::set_num_threads(1);
       rank->Wrap(accumulation_steps);
       if (!testing::Test::HasFatalFailure()) program(*rank);
-      // Nobody is to wait for a rank that gave up.
+      // No rank is to wait for one that has failed.
       if (testing::Test::HasFatalFailure()) {
         rank->communicator().Abort("the test has failed");
       }

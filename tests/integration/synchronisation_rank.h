@@ -29,7 +29,7 @@ inline void PrintTo(const Setting& setting, std::ostream* out) {
 
 // What a rank saw of one backward pass.
 struct Pass {
-  bool exchanged = false;      // as its MicroBatch, or its NoSync scope, says
+  bool exchanged = false;      // whether its MicroBatch, or its NoSync scope, syncs
   HookWorld::Buckets buckets;  // as they were before
   int64_t bytes = 0;           // handed to collectives meanwhile
   int64_t hook_step = 0;       // afterwards
@@ -38,7 +38,7 @@ struct Pass {
   bool stepped = false;
   Tensors trained;        // the parameters after it
   Tensors averaged;       // and after AfterOptimizerStep
-  bool diverged = false;  // what the averager says then
+  bool diverged = false;  // the averager's diverged() then
   double rate = 0;        // that the next step will have
 };
 

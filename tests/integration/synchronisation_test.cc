@@ -293,7 +293,7 @@ TEST_P(SynchronisationTest, EveryMicroBatchExchangesAndTheOptimizerWaits) {
 }
 
 // Group 5: an optimizer with momentum and a schedule of its rate, which both
-// step where the micro-batch says sync and nowhere else.
+// step where the micro-batch's `sync` is true and nowhere else.
 TEST_P(SynchronisationTest, OptimizerAndScheduleStepOncePerWindow) {
   Train(kWindow, Windows(kTwoEpochs), [](TestRank& rank) {
     Accumulator& accumulator = rank.ddp().accumulator();

@@ -19,9 +19,8 @@ constexpr absl::Duration kEtcdTimeout = absl::Seconds(60);
 // A port that is free now may be taken a moment later.
 constexpr int kStarts = 5;
 
-// What it says once it answers is passed on; the rest goes into a file, or a
-// full pipe would stop it. It takes the place of the shell, and so ends with
-// the test.
+// Passes on the output until etcd answers; the rest goes into a file, because a
+// full pipe would stop it. Replaces the shell, and so ends with the test.
 std::string Command(const std::string& folder, int port, int peer_port,
                     const std::string& flags) {
   const std::string client = absl::StrCat("http://127.0.0.1:", port);

@@ -29,7 +29,7 @@ class EtcdServer {
   void Restart();
 
  private:
-  // Whether it answers; else `why` is what it said.
+  // Returns whether it answers; else `why` is its output.
   bool Start(std::string* why);
 
   const std::string flags_;

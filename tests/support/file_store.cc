@@ -22,7 +22,7 @@ std::string FileStore::PathOf(absl::string_view key) const {
 
 absl::Status FileStore::Set(absl::string_view key, absl::string_view value) {
   const std::string path = PathOf(key);
-  // Nobody sees half of it. Another rank does not write the same key.
+  // No reader sees half of it. Another rank does not write the same key.
   const std::string half = absl::StrCat(path, ".half");
   std::ofstream(half, std::ios::binary) << value;
   if (std::rename(half.c_str(), path.c_str()) == 0) return absl::OkStatus();

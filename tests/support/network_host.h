@@ -18,7 +18,8 @@ class NetworkHost {
   NetworkHost(const NetworkHost&) = delete;
   NetworkHost& operator=(const NetworkHost&) = delete;
 
-  // PERMISSION_DENIED with what `ip` said, where that cannot be done here.
+  // Fails with PERMISSION_DENIED, with the output of `ip`, if that is not
+  // possible here.
   absl::Status Make();
 
   // A cable between two hosts that were made; they have these addresses in one
@@ -26,8 +27,8 @@ class NetworkHost {
   static absl::Status Connect(NetworkHost* a, const std::string& address_a,
                               NetworkHost* b, const std::string& address_b);
 
-  // Takes the cable out, or puts it back in: without, nothing of what this host
-  // sends arrives, and nothing reaches it; nobody is told.
+  // Disconnects the cable, or connects it again: without it, nothing that this
+  // host sends arrives, nothing reaches it, and no peer is notified.
   absl::Status SetCable(bool in);
 
   const std::string& name() const { return name_; }

@@ -19,8 +19,8 @@
 
 namespace coxswain {
 
-// The Parameter service alone, on a port of its own: whoever says that he is a
-// member is believed, and its world has 16 ranks.
+// The Parameter service alone, on its own port: it accepts any caller as a
+// member, and its world has 16 ranks.
 class ParameterServer {
  public:
   explicit ParameterServer(const server::ParameterLimits& limits = {})

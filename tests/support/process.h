@@ -34,7 +34,8 @@ class Process {
   struct Exit {
     int code = 0;  // meaningful if signal is 0
     int signal = 0;
-    // As a shell says it: 128 + the number of the signal.
+    // Returns the exit code, or 128 + the number of the signal, as a shell
+    // does.
     int Status() const { return signal != 0 ? 128 + signal : code; }
   };
 
@@ -42,8 +43,8 @@ class Process {
 
   pid_t pid() const { return child_->pid(); }
 
-  // To the process alone, and to its whole group. Nothing once it has ended
-  // and Wait has said so.
+  // Send a signal to the process alone, and to its whole group. Do nothing once
+  // Wait has returned its end.
   void Signal(int signal);
   void SignalGroup(int signal) { child_->Signal(signal); }
 

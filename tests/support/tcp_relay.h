@@ -17,7 +17,7 @@ class TcpRelay {
  public:
   enum class Mode {
     kOpen,         // bytes go both ways
-    kHoldAnswers,  // what the server says is held back
+    kHoldAnswers,  // holds back the server's answers
     kHoldAll,      // nothing gets through, nor a new connection
   };
 

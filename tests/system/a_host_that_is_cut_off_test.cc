@@ -7,8 +7,9 @@
 namespace coxswain {
 namespace {
 
-// Two hosts; the cable of one is taken out. No connection breaks, nobody says
-// anything: the lease ends, and those that still reach the coordinator go on.
+// Two hosts; the cable of one is disconnected. No connection breaks and no
+// message is sent: the lease ends, and the workers that still reach the
+// coordinator go on.
 class CutOffTest : public testing::Test {
  protected:
   void SetUp() override {

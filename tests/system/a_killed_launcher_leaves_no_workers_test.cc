@@ -39,7 +39,7 @@ TEST(LauncherKilledTest, ItsWorkersEndWithIt) {
   coordinator.Stop();
 }
 
-// Nobody reports the loss: all that the others see is a broken connection.
+// No launcher reports the loss: the others only see a broken connection.
 TEST(LauncherKilledTest, TheWorkersOfOtherLaunchersEndAsWell) {
   ServedCoordinator coordinator;
   const auto start = [&](const std::string& node) {

@@ -92,7 +92,7 @@ TEST(TwoKilledAtOnceTest, TheOthersGoOnAndBothComeBack) {
       {"bow", 4, {"--min-workers", "2", "--max-restarts", "1"}, kLongToy});
   ASSERT_TRUE(cluster.AwaitSteps(4, 20));
   const auto before = cluster.Training();
-  cluster.Kill(*before[0]);  // rank 0 has no duty that nobody else could do
+  cluster.Kill(*before[0]);  // rank 0 has no duty that another could not do
   cluster.Kill(*before[2]);
   ASSERT_TRUE(cluster.Await("both are back", [&] {
     return cluster.At(before[0]->worker) != before[0] &&
@@ -104,7 +104,7 @@ TEST(TwoKilledAtOnceTest, TheOthersGoOnAndBothComeBack) {
   cluster.ExpectExactAndEqual(4);
 }
 
-// The coordinator is killed, and a worker while nobody can be told. Its
+// The coordinator is killed, and a worker while no coordinator runs. Its
 // launcher repeats the report until the coordinator is back, with a higher term
 // and the job as it was; the others go on without the worker then, in the same
 // processes.

@@ -51,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
                           std::get<1>(info.param));
     });
 
-// What a worker is told when the coordinator that it exchanged through is gone.
+// The error of a worker that has lost the coordinator that it exchanged
+// through.
 TEST(ParameterServerTest, WithoutItsCoordinatorAJobEndsWithAReason) {
   ServedCoordinator coordinator;
   const auto launcher =

@@ -8,7 +8,7 @@
 namespace coxswain {
 namespace {
 
-// A worker stands still for less than its lease: all wait for it, and nobody is
+// A worker is suspended for less than its lease: all wait for it, and none is
 // lost.
 TEST(SlowRankTest, ItIsWaitedFor) {
   TestCluster cluster;
@@ -33,9 +33,9 @@ TEST(SlowRankTest, ItIsWaitedFor) {
   cluster.ExpectExactAndEqual(3);
 }
 
-// A worker stands still past its lease; the others go on without it. When it
-// goes on, nothing of what it still says counts: it finds out that it was
-// given up, and joins again as a newcomer, or ends with an error.
+// A worker is suspended past its lease; the others go on without it. When it
+// continues, its messages are refused: it finds out that it was lost, and joins
+// again as a newcomer, or ends with an error.
 TEST(StoppedWorkerTest, TheZombieIsFencedAndComesBackAsANewcomer) {
   TestCluster cluster;
   cluster.Serve();

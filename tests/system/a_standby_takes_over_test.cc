@@ -27,8 +27,8 @@ using testing::Not;
 using testing::SizeIs;
 
 constexpr char kSteps[] = "12000";
-// Until there the workers train while nobody leads, and wait then for who does,
-// so that they are not done before.
+// Up to this step the workers train without a leader, and then wait for one, so
+// that they are not finished before.
 constexpr char kWaitAt[] = "1000";
 constexpr int64_t kReportEvery = 100;
 
@@ -101,7 +101,7 @@ class StandbyTest : public testing::Test {
     auto digests = DigestsByRank(ended.out);
     EXPECT_EQ(digests[0], Reference());
     EXPECT_EQ(digests[1], Reference());
-    // Nobody was restarted, nor did the job begin again.
+    // No process was restarted, nor did the job begin again.
     EXPECT_OK(first_->WaitForStderr("generation_began", kTimeout));
     EXPECT_THAT(LinesWith(ended.out, " pid "), SizeIs(2));
     EXPECT_THAT(LinesWith(first_->err() + second_->err(), "generation_began"),
@@ -149,7 +149,7 @@ TEST_F(StandbyTest, WhenTheActiveOneIsStoppedInGoodOrderAtOnce) {
 
 TEST_F(StandbyTest, OneThatWasFrozenMeanwhileSaysNothingAndStandsBy) {
   StartAll("2s");
-  // Its answers to these are what it would say once it goes on.
+  // Its answers to these are what it would send when it continues.
   const auto stub = ConnectCoordinator(Address(first_port_));
   CallOptions call;
   call.retry = false;

@@ -23,7 +23,7 @@ TEST(SecondStreamTest, AKilledWorkerRepeatsNoSamplesOfTheOthers) {
   const auto after = cluster.Training();
   EXPECT_EQ(after[0], before[0]) << "the process is another one";
   EXPECT_EQ(after[1], before[2]);
-  // What it had said before its step was decided may have been undone.
+  // What it had printed before its step was decided may have been undone.
   EXPECT_GE(after[0]->generations.back().from_step, 20);
   EXPECT_FALSE(after[0]->generations.back().copied);
   cluster.EndTraining();

@@ -229,7 +229,7 @@ class BareMember {
     header->set_checkpoint_id(id);
     header->set_bytes(bytes.size());
     header->set_crc32c(whole_crc);
-    writer->Write(message);  // if it fails, Finish says why
+    writer->Write(message);  // if it fails, Finish returns why
     message.mutable_chunk()->set_data(bytes);
     message.mutable_chunk()->set_crc32c(chunk_crc);
     writer->Write(message);
@@ -370,7 +370,7 @@ TEST(BadInputTest, GarbageAtThePortDisturbsNobody) {
                                std::string("\x00\x00\x00\x00", 4);
   for (const std::string& text :
        {std::string("GET / HTTP/1.1\r\nHost: coxswain\r\n\r\n"),
-        // A frame of a length that nobody may send.
+        // A frame of a length that is not allowed.
         preface + settings +
             std::string("\xff\xff\xff\x00\x00\x00\x00\x00\x01", 9)}) {
     const UniqueFd fd = Connect(coordinator.port());

@@ -45,7 +45,7 @@ void Compare(const std::map<std::string, double>& hooks) {
   const ResultEvent plain = Train("allreduce");
   ASSERT_GT(plain.test_accuracy, 0.85);
   EXPECT_EQ(plain.world_size, 2);
-  // The first step tells the order of the gradients once.
+  // The first step shows the order of the gradients once.
   EXPECT_NEAR(plain.bytes_sent_per_step, 4 * 206922, 1);
   EXPECT_NEAR(plain.compression_ratio, 1, 1e-6);
   for (const auto& [hook, ratio] : hooks) {

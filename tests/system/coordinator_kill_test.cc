@@ -1,7 +1,6 @@
 // The coordinator is killed at random moments while workers train. They find
 // the next one, which goes on from the records of the last: each job ends with
-// the numbers of one that nobody disturbed, and with the processes it began
-// with.
+// the numbers of a job without kills, and with the processes it began with.
 //
 // COORDINATOR_KILLS and SEED come from the environment: --test_env=SEED=7 for
 // another run.
@@ -60,7 +59,7 @@ class CoordinatorKillTest : public testing::Test {
     return most * random_.Uniform(draws_++);
   }
 
-  // Collects what the job says meanwhile. False once it has ended.
+  // Collects the job's output meanwhile. Returns false once it has ended.
   bool Pass(Process& job, absl::Duration time) {
     return absl::IsDeadlineExceeded(job.WaitForStdout("(never said)", time));
   }
@@ -98,7 +97,7 @@ class CoordinatorKillTest : public testing::Test {
   void ExpectUndisturbed(const Ended& job, const Ended& reference) {
     EXPECT_EQ(job.status, 0) << job.err;
     EXPECT_EQ(DigestsByRank(job.out), DigestsByRank(reference.out));
-    // Each said once: no step was made twice, no process began again.
+    // Each line appears once: no step was made twice, no process began again.
     EXPECT_THAT(LinesWith(job.out, " digest "),
                 SizeIs(kRanks * kSteps / kReportEvery));
     EXPECT_THAT(LinesWith(job.out, " pid "), SizeIs(kRanks)) << job.out;

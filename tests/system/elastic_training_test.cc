@@ -74,7 +74,7 @@ struct Worker {
   ::torch::optim::Adam optimizer{net->parameters(), 0.01};
   absl::Status status = absl::UnknownError("not run");
   std::vector<RecoveryReport> reports;
-  // Told by another thread until Run has returned.
+  // Written by another thread until Run has returned.
   std::vector<SaveReport> saves;
   int64_t began_at = 0;  // step, the last generation's
   int64_t rows = 0;      // the counter, at the end
@@ -481,8 +481,8 @@ TEST_F(ElasticTrainingTest, AJobGoesOnFromItsNewestCheckpoint) {
   EXPECT_EQ(d.rows, 20 * 3 * kRows) << "the counters as well";
 }
 
-// A body that does not look at going() is told by an error, which is no error
-// of the job.
+// A body that does not look at going() gets an error, which is not an error of
+// the job.
 TEST_F(ElasticTrainingTest, ABodyThatGoesOnIsStopped) {
   Worker& a = Add(0);
   Worker& b = Add(1);

@@ -71,7 +71,8 @@ class PlanChangeTest : public testing::Test {
   ServedCoordinator coordinator_;
 };
 
-// The version and the window that a step was exchanged with, as rank R says.
+// The version and the window that a step was exchanged with, from the output of
+// rank R.
 std::string WindowOf(int rank, int64_t step, const std::string& out) {
   const auto said = SaidBy(rank, absl::StrCat("window ", step, " of "), out);
   return said.empty() ? "" : said[0];
@@ -140,14 +141,14 @@ TEST_F(PlanChangeTest, WhileItTrainsOnAndWithoutAPause) {
     EXPECT_THAT(WindowOf(rank, step, end.out),
                 AllOf(HasSubstr(" of 4/4 "), HasSubstr("plan 2")));
     EXPECT_THAT(SaidBy(rank, "done", end.out), SizeIs(1));
-    // Nobody has gone further than the others.
+    // No rank has gone further than the others.
     EXPECT_THAT(WindowOf(rank, StepOf(changes[3]), end.out), IsEmpty());
   }
   coordinator_.Stop();
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 
-// Refused where it is proposed: nobody who trains notices.
+// Refused where it is proposed: no rank notices.
 TEST_F(PlanChangeTest, ThatNoRankCouldCarryOutIsRefused) {
   Latch latch;
   const auto job =

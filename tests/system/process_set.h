@@ -37,7 +37,7 @@ class ProcessSet {
   // To the process alone; nothing once it has ended.
   void Signal(Id process, int signal);
 
-  // How it ended, as a shell says it. Unset while it runs.
+  // Its exit status, as a shell's. Unset while it runs.
   std::optional<int> status(Id process) const;
   bool AllEnded() const;
 
@@ -45,7 +45,7 @@ class ProcessSet {
   // at the deadline. Asked after whatever happened, and once more then.
   bool WaitUntil(const std::function<bool()>& done, absl::Duration limit);
 
-  // The end of what all have said, in the order in which it was read.
+  // Returns the end of all outputs, in the order in which they were read.
   std::string Transcript() const;
 
  private:

@@ -148,7 +148,7 @@ void RandomKills::Measure(const Struck& struck) {
   };
   if (!cluster_.Await("the survivors notice", [&] {
         return all([&](const WorkerLife* life) {
-          // Without an error: it was about to make way for another worker.
+          // Without an error: it was about to end in favour of another worker.
           return hit(life)->ended < absl::InfiniteFuture() ||
                  hit(life) + 1 != life->generations.end();
         });

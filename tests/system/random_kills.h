@@ -14,17 +14,18 @@
 
 namespace coxswain {
 
-// A job of four workers, and four spares, of which some are killed again and
-// again: at random moments, whatever they do then, one or several at once, and
-// sometimes the coordinator. At least one that has the training's state is left
-// alive each time, since with the last one it would be gone.
+// A job of four workers, and four spares, of which some are killed repeatedly:
+// at random moments, one or several at once, and sometimes the coordinator. At
+// least one that has the training's state stays alive each time, since the
+// state would be lost with the last.
 //
-// Checks that training goes on after each kill, and at the end that all who
-// trained to the end have every sum right and the same bits, and that no
-// process is left. Measures how soon the others know, and train again.
+// Checks that training goes on after each kill, and at the end that all workers
+// that trained to the end have every sum right and the same bits, and that no
+// process is left. Measures how soon the others notice, and train again.
 //
-// What is killed when is a function of the seed, as far as a machine repeats
-// itself; odd seeds exchange through shared memory, even ones through Gloo.
+// Which worker is killed when is a function of the seed, as far as a machine
+// repeats itself; odd seeds exchange through shared memory, even ones through
+// Gloo.
 class RandomKills {
  public:
   struct Options {

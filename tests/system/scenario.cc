@@ -184,7 +184,8 @@ Latch::Latch() {
 
 void Latch::Open() {
   if (fd_ < 0) return;
-  // Who comes to the latch later finds a file, and does not wait for a writer.
+  // A process that reaches the latch later finds a file, and does not wait for
+  // a writer.
   const std::string open = folder_.path("open");
   std::ofstream file(open);
   COXSWAIN_CHECK(file.good() && std::rename(open.c_str(), path().c_str()) == 0);

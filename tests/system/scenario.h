@@ -42,7 +42,7 @@ std::vector<std::string> Launcher(const std::vector<std::string>& run_options,
 
 // A program that has ended.
 struct Ended {
-  int status = -1;  // as a shell says it; -1: it did not end in time
+  int status = -1;  // as a shell's; -1: it did not end in time
   std::string out;
   std::string err;
 };

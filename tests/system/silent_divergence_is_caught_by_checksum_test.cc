@@ -25,7 +25,7 @@ TEST(SilentDivergenceTest, IsCaughtByTheChecksumAndTheRankIsNamed) {
   const auto digests = DigestsByRank(job.out);
   ASSERT_THAT(digests, SizeIs(3)) << job.out;
   for (int rank = 0; rank < 3; ++rank) {
-    // Compared before step 6, which nobody applies.
+    // Compared before step 6, which no rank applies.
     EXPECT_EQ(digests.at(rank).rbegin()->first, 6) << "rank " << rank;
   }
   EXPECT_EQ(digests.at(0), digests.at(2));

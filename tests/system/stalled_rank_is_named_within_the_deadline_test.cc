@@ -45,7 +45,7 @@ class StalledRankTest : public testing::Test {
     return RunToEnd(command);
   }
 
-  // The ranks that `coxswain why` calls odd, and its first finding.
+  // The outliers that `coxswain why` names, and its first finding.
   std::vector<int> Outliers(std::string* finding) {
     const Ended why = Why({"--json"});
     EXPECT_EQ(why.status, 0) << why.err;
@@ -102,7 +102,8 @@ TEST_F(StalledRankTest, BeforeItsExchange) {
   ExpectNamed(*job, "rank 1 has not announced it");
 }
 
-// All have announced it and all agree: only the progress of the exchange tells.
+// All have announced it and all agree: only the progress of the exchange shows
+// the stall.
 TEST_F(StalledRankTest, WithinAnExchange) {
   const auto job = StartJob("--hang-in-exchange", "abort");
   ASSERT_OK(job->WaitForStdout("rank 1 within step 5\n", kTimeout));

@@ -1,4 +1,4 @@
-// Elastic training whose parameters tell which samples were used: with a second
+// Elastic training whose parameters show which samples were used: with a second
 // stream, with windows that the end of an epoch cuts, and where the plan
 // changes in the step of a death. A real coordinator in the same process, each
 // worker a thread.
@@ -206,8 +206,9 @@ TEST_F(TallyTest, ADeathInAWindowThatIsDroppedUsesNoneOfItsSamples) {
   EXPECT_THAT(worker(0).result.dropped, SizeIs(7 * 3 + 12 * 2));
 }
 
-// All have been told to take the step, and to go on with another hook after
-// it. The peers of the one that cannot make that hook have taken the step.
+// All have received the decision to take the step, and to go on with another
+// hook after it. The peers of the one that cannot make that hook have taken the
+// step.
 TEST_F(TallyTest, AStepIsTakenWhoseChangeOfPlanADeathCutsShort) {
   int64_t under_way = -1;
   worker(0).training.before_backward =

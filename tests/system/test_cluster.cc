@@ -27,7 +27,7 @@ constexpr absl::Duration kAnswer = absl::Seconds(5);
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
-// From "PID (NAME) STATE PARENT ..." of proc(5); 0: it is gone.
+// Reads "PID (NAME) STATE PARENT ..." of proc(5); 0: the process has ended.
 pid_t ParentOf(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string line;

@@ -26,11 +26,11 @@ inline const std::vector<std::string> kLongToy = {"--steps", "1000000000",
                                                   "--pace-ms", "5"};
 
 // A coordinator, launchers and their workers, all of them real processes, with
-// whatever the workers say of themselves: what a fault test looks at while it
+// what the workers print about themselves: what a fault test looks at while it
 // kills some of them.
 //
 // Nothing sleeps: a test waits for what it can see, with a deadline. At the end
-// Finish() looks for whatever is left. One thread only.
+// Finish() looks for processes that are left. One thread only.
 class TestCluster {
  public:
   struct Launch {
@@ -60,8 +60,8 @@ class TestCluster {
   // The processes of a launcher's workers, whether they have spoken or not.
   std::vector<pid_t> PidsOf(Launcher launcher);
 
-  // Kills the worker, and notes when. By its pid also one that has not said
-  // anything yet.
+  // Kills the worker, and notes when. By its pid also a worker that has printed
+  // nothing yet.
   void Kill(WorkerLife& life);
   void Kill(pid_t pid);
 
@@ -74,8 +74,8 @@ class TestCluster {
   // Those that train in the newest generation, by rank.
   std::vector<WorkerLife*> Training();
 
-  // False, and a failure of the test that says what all have said, if it does
-  // not come to be true within kTimeout.
+  // Returns false, and fails the test with all output, if the condition does
+  // not become true within kTimeout.
   bool Await(const std::string& what, const std::function<bool()>& done);
   // All that train, and so many of them, have done `more` steps since now.
   bool AwaitSteps(int world, int64_t more);
@@ -93,9 +93,9 @@ class TestCluster {
   // Has all that train stop after the same step, soon. `before` is put before
   // the command that asks for it.
   void EndTraining(const std::vector<std::string>& before = {});
-  // That so many have trained up to the last step, that each of them has every
-  // sum right and the same bits and history as the others, and that nobody who
-  // ended before has a wrong sum.
+  // Expects that so many have trained up to the last step, that each of them
+  // has every sum right and the same bits and history as the others, and that
+  // no worker that ended before has a wrong sum.
   void ExpectExactAndEqual(int finishers);
 
   const std::string& address() const { return address_; }

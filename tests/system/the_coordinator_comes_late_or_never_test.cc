@@ -18,7 +18,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-// Starts a job of two with 2 s to join, and expects both to give up.
+// Starts a job of two with 2 s to join, and expects both to time out.
 void ExpectClearError(const std::string& address) {
   const absl::Time begun = Clock::Real()->Now();
   auto launcher =

@@ -1,4 +1,5 @@
-// The examples of a few lines, run as the README and docs/hooks.md say.
+// Runs the examples of a few lines, with the commands of README and
+// docs/hooks.md.
 
 #include <fstream>
 #include <sstream>

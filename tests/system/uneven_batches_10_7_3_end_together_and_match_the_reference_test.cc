@@ -75,7 +75,7 @@ TEST_F(UnevenBatchesTest, ARankWithoutDataWaitsForAll) {
     SCOPED_TRACE(absl::StrCat("accumulation ", accumulate));
     const Ended job = Train("wait_for_all", accumulate, 2);
     const int64_t steps = 10 / accumulate;
-    // The step that shows that nobody has any data counts as one.
+    // The step which shows that no rank has data counts as one.
     ExpectTogether(job, 0, steps + 1);
     ExpectTogether(job, 1, 2 * (steps + 1));
     const ToyDump dump = Dumped();

@@ -25,7 +25,7 @@ int64_t Number(const std::map<std::string, std::string>& pairs,
   return found == pairs.end() ? 0 : std::atoll(found->second.c_str());
 }
 
-// Of a line that says when it was written; else when it was read.
+// Returns the time in a line that has one; else when it was read.
 absl::Time TimeOf(const std::map<std::string, std::string>& pairs,
                   absl::Time now) {
   const int64_t micros = Number(pairs, "at_us");

@@ -13,7 +13,7 @@
 
 namespace coxswain {
 
-// A generation, as a worker has told of it when it had recovered.
+// A generation, as a worker has reported it when it had recovered.
 struct LivedGeneration {
   int64_t generation = 0;
   int rank = -1;
@@ -25,7 +25,7 @@ struct LivedGeneration {
   absl::Time ended;       // when the worker saw its error; infinite: not so
 };
 
-// What a worker says at its end.
+// What a worker reports at its end.
 struct WorkerResult {
   int64_t step = 0;
   bool finished = false;
@@ -40,11 +40,11 @@ struct WorkerLife {
   std::string worker;  // NODE/SLOT
   pid_t pid = 0;
   std::vector<LivedGeneration> generations;
-  int64_t step = 0;             // the last it has told of
+  int64_t step = 0;             // the last that it has reported
   int64_t step_generation = 0;  // in which it was taken
   std::optional<WorkerResult> result;
   std::optional<absl::Time> killed;  // by the test
-  bool gone = false;                 // its launcher says so
+  bool gone = false;                 // its launcher has reported its end
 
   int64_t generation() const { return generations.back().generation; }
   int rank() const { return generations.back().rank; }
@@ -52,12 +52,12 @@ struct WorkerLife {
   bool over() const { return result.has_value() || killed.has_value() || gone; }
 };
 
-// The pid in a line that a worker says when a generation begins; 0: it is
-// another line.
+// Returns the pid in a line that a worker prints when a generation begins; 0:
+// it is another line.
 pid_t PidOfLine(absl::string_view line);
 
-// Takes what a worker has said at `now`, without the launcher's prefix. False:
-// the line is none that this knows.
+// Takes what a worker has printed at `now`, without the launcher's prefix.
+// Returns false for a line that it does not know.
 bool TakeLine(absl::string_view line, absl::Time now, WorkerLife* life);
 
 }  // namespace coxswain

@@ -21,7 +21,7 @@ using testing::SizeIs;
 // How a job of four workers ended that two launchers had started.
 struct JoinMismatch {
   std::map<std::string, std::string> errors;  // worker "bow/0": its stderr
-  std::string launchers;  // what these have printed and said themselves
+  std::string launchers;  // what the launchers and these have printed
   std::string log;        // of the coordinator
   std::string present;    // "4 of 4 workers"
 };
@@ -61,7 +61,7 @@ void Collect(const std::string& err, JoinMismatch* mismatch) {
 
 // Starts a coordinator and, for one job, a launcher on node "bow" and another
 // one on node "stroke", each with two workers of these options: ranks 0 and 1,
-// and 2 and 3. Of more nodes nobody comes. Expects that all processes end by
+// and 2 and 3. Further nodes do not join. Expects that all processes end by
 // themselves within a time, and the launchers with exit code 1.
 JoinMismatch RunDifferently(const std::vector<std::string>& bow_options,
                             const std::vector<std::string>& stroke_options,
@@ -85,7 +85,7 @@ JoinMismatch RunDifferently(const std::vector<std::string>& bow_options,
 }
 
 // Expects that each of the four workers, and the coordinator in its log, have
-// told these differences and no others, and that no worker has joined.
+// reported these differences and no others, and that no worker has joined.
 void ExpectToldEverywhere(const JoinMismatch& mismatch,
                           const std::vector<std::string>& differences) {
   std::string lines;

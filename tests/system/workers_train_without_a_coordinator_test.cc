@@ -7,9 +7,9 @@
 namespace coxswain {
 namespace {
 
-// The coordinator is killed, and none is there. The workers agree among
-// themselves, at rank 0, and find the next one when it comes, in the same
-// processes and the same generation; no sum is lost or counted twice.
+// The coordinator is killed, and none runs. The workers decide steps at rank
+// 0's fallback coordinator, and find the next coordinator when it starts, in
+// the same processes and the same generation; no sum is lost or counted twice.
 void TrainThroughADeath(int workers, const std::vector<std::string>& run) {
   TestCluster cluster;
   cluster.Serve();

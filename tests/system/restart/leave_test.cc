@@ -84,7 +84,7 @@ TEST_F(LeaveTest, ARefusedLeaveDoesNotKeepTheCoordinatorFromStarting) {
                                           HasSubstr("name of a stream")));
   Restart(/*in_good_order=*/false);
   ExpectTheOtherGoesOn();
-  // The rank has not left, and nothing was kept of what it said.
+  // The rank has not left, and its final state was not kept.
   ASSERT_OK(bad_.Attach());
   v1::Decision decision;
   ASSERT_OK(Step(&bad_, 0, 0, &decision));

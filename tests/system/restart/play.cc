@@ -397,7 +397,7 @@ void Play::CheckAfterRestart() {
   EXPECT_OK(Call(&server_.store(), &v1::Store::Stub::Set, request, &response));
 }
 
-// The rank that is still there has not heard what the other one had.
+// The rank that remains has not received what the other one had.
 void Play::CheckPositions() {
   for (const auto& [stream, last] : positions_) {
     v1::AttachRequest request;

@@ -25,8 +25,8 @@ struct Context : grpc::ClientContext {
   }
 };
 
-// A coordinator that can be started anew on what it has left, and clients of
-// it over loopback. Its time stands still, so that nothing ends by itself.
+// A coordinator that can be restarted on its state, and clients of it over
+// loopback. Its clock does not advance, so that nothing times out.
 class WireServer {
  public:
   // Keeps the state in `state`, or where that is null in a file under `folder`.
@@ -77,7 +77,7 @@ class WireWorker {
   bool Write(const v1::AttachRequest& request) {
     return stream_->Write(request);
   }
-  // OK, and the next decision; what else is said is skipped.
+  // Returns the next decision; skips other messages.
   absl::Status ReadDecision(v1::Decision* decision);
   absl::Status Leave(v1::LeaveRequest request);
 

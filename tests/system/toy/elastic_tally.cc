@@ -44,7 +44,7 @@ absl::Status Run() {
                      " of ", report.world_size, " pid ", getpid(), " step ",
                      report.step, " copied ", report.copied ? "yes" : "no"));
   };
-  CancelSignal never;  // raised by nobody: waiting for it is a pause
+  CancelSignal never;  // never raised: waiting for it is a pause
   TallyTraining training;
   training.steps = kRows;  // the plan's max_steps come first
   training.peek_every = 1'000'000;

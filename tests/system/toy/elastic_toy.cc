@@ -134,7 +134,7 @@ class Worker {
   const Options& options_;
   ElasticToyState state_;
   SessionOptions session_;
-  CancelSignal never_;  // raised by nobody: waiting for it is a pause
+  CancelSignal never_;  // never raised: waiting for it is a pause
 };
 
 absl::Status Worker::Run() {

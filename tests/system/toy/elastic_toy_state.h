@@ -21,7 +21,7 @@ struct ToyRun {
 // endless data has whole numbers from -4 to 4 as its gradient, a pure function
 // of i. A step takes the next `local_batch` samples for each rank, and
 // subtracts the sum of all. So, where the hook is exact, the parameters after
-// any history say which samples were counted, and how often:
+// any history show which samples were counted, and how often:
 //
 //   parameters = - sum over i in [0, samples) of gradient(i), exactly.
 class ElasticToyState : public ElasticState {

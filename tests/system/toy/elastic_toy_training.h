@@ -27,8 +27,8 @@ struct ToyTrainingOptions {
 };
 
 // The training function for ElasticRun: steps until the state has as many as
-// the options say, or the members change. How a program without a framework is
-// written.
+// the options ask for, or the members change. An example of a program without a
+// framework.
 absl::Status TrainElasticToy(const ToyTrainingOptions& options,
                              ElasticToyState* state,
                              ElasticGeneration& generation,

@@ -76,7 +76,7 @@ class Body {
   }
 
   absl::Status MicroBatchOf(int64_t* done) {
-    // A count that stands still would let this go on for ever.
+    // A count that does not advance would let this go on for ever.
     if (++begun_ > 1000 * training_.steps) {
       return absl::OutOfRangeError(absl::StrCat(
           "after ", begun_, " micro-batches, step() is ", t_.step()));

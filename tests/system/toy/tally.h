@@ -14,8 +14,8 @@
 namespace coxswain::torch {
 
 // A model whose one parameter counts how often training has used each row of
-// the data, with plain gradient descent of rate 1: so a test can tell a row
-// that was lost, or used twice, from the parameters alone.
+// the data, with plain gradient descent of rate 1: the parameters alone show a
+// row that was lost, or used twice.
 class Tally : public ::torch::nn::Module {
  public:
   explicit Tally(int64_t rows);
