@@ -45,8 +45,8 @@ DType TypeOf(const char* name) {
   return coxswain::DTypeFromName(name).value_or(DType::kFloat32);
 }
 
-// `extents` has the shapes one after the other, `dimensions` says how many
-// extents each has.
+// `extents` has the shapes one after the other, `dimensions` the number of
+// extents of each.
 std::vector<ParameterSpec> Specs(int64_t parameters, const int64_t* dimensions,
                                  const int64_t* extents) {
   std::vector<ParameterSpec> specs;

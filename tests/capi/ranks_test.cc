@@ -236,7 +236,7 @@ TEST_P(CapiRanksTest, ExchangeData) {
               }),
               CX_OK);
     EXPECT_THAT(all, ElementsAre(0, 0, 1, 10));
-    // Ranks that begin different things are told so, and go on.
+    // Ranks that begin different collectives get an error, and go on.
     EXPECT_EQ(library.cx_all_reduce(session, sums.data(), rank + 1, CX_FLOAT64,
                                     CX_SUM, nullptr),
               CX_INVALID_ARGUMENT);
@@ -311,7 +311,7 @@ TEST(CapiScheduleTest, ARankThatCountsDifferentlyIsNamed) {
     EXPECT_THAT(Message(), AllOf(HasSubstr("step 1"), HasSubstr("3 on rank 1"),
                                  HasSubstr("4 on rank 0")));
     EXPECT_THAT(Ranks(), ElementsAre(1));
-    // A buffer without room gets nothing, and the number all the same.
+    // A buffer of size 0 gets no rank, but the call returns the number.
     int32_t none = -5;
     EXPECT_EQ(library.cx_last_error_ranks(&none, 0), 1u);
     EXPECT_EQ(none, -5);
@@ -454,7 +454,7 @@ TEST(CapiCollectiveTest, ThatIsGivenUpLeavesTheMemoryAlone) {
       library.cx_all_reduce(job[0], data, kCount, CX_FLOAT32, CX_SUM, &call),
       CX_AGAIN);
   EXPECT_EQ(library.cx_cancel(&call), CX_OK);
-  // Whoever touches it from here on ends the process.
+  // Any access to it from here on ends the process.
   ASSERT_EQ(mprotect(data, kBytes, PROT_NONE), 0);
   float more = 1;
   EXPECT_EQ(
@@ -538,8 +538,8 @@ TEST(CapiProcessTest, DISABLED_TheLastRankDies) {
   std::fflush(stdout);
 }
 
-// Run by the test after it: exits while threads of the library still work for
-// a join that was given up, and for one that was not.
+// Run by the test after it: exits while threads of the library still work for a
+// join that was cancelled, and for one that was not.
 TEST(CapiProcessTest, DISABLED_ExitsWhileItJoins) {
   const std::string job = "exits-" + std::to_string(getpid());
   cx_session sessions[2] = {};

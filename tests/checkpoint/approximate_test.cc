@@ -7,8 +7,7 @@
 #include "tests/checkpoint/replay.h"
 #include "tests/conformance/hook_world.h"
 
-// Where a restart is only approximate, the log says so, and where it is exact
-// the log does not.
+// The log reports a restart that is only approximate, and none that is exact.
 
 namespace coxswain {
 namespace {

@@ -1,6 +1,6 @@
 // Real workers save all the time, and the coordinator, one of them, both or all
-// are killed in turn, at random moments. After each kill: whatever was said to
-// be complete is there, the newest checkpoint is whole, byte by byte, nothing
+// are killed in turn, at random moments. After each kill: every checkpoint that
+// was reported complete exists, the newest one is whole, byte by byte, nothing
 // is left of those that were not completed, and the next one can be saved.
 //
 // KILLS and SEED come from the environment: --test_env=SEED=7 for another run.
@@ -58,7 +58,7 @@ class CheckpointKillTest : public testing::Test {
                       "--coordinator", address_, "--job", kJob, "--", kSaver});
   }
 
-  // Whoever waits collects what the workers say meanwhile.
+  // Waiting collects the output of the workers meanwhile.
   void Pass(absl::Duration time) {
     workers_->WaitForStdout("(never said)", time).IgnoreError();
   }
@@ -149,7 +149,8 @@ class CheckpointKillTest : public testing::Test {
     return savers;
   }
 
-  // Says who it was: each kind in turn, so that few kills have all of them.
+  // Returns what it killed: each kind in turn, so that few kills have all of
+  // them.
   std::string KillOnce(int kill) {
     const uint64_t bits = random_.Bits(draws_++);
     const auto victim = static_cast<Victim>(kill % 4);

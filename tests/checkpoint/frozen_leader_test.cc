@@ -84,8 +84,8 @@ class FrozenLeaderTest : public testing::Test {
     if (changing_.joinable()) changing_.join();
   }
 
-  // Makes `change`, which comes to an end only after the second leads, in a
-  // thread of its own, and stops the first where it says.
+  // Makes `change`, which ends only after the second coordinator leads, on its
+  // own thread, and stops the first one in that call.
   template <typename Change>
   void FreezeIn(const std::string& call, const std::string& path_end,
                 Change change) {

@@ -66,7 +66,7 @@ class OperatorTest : public testing::Test {
     return list.is_discarded() ? json::array() : list["checkpoints"];
   }
 
-  // Those there are once there are `count`, or at the end of patience.
+  // Returns the list once it has `count` checkpoints, or after kTimeout.
   json ListOnceThereAre(size_t count) {
     const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     json list = List();

@@ -41,8 +41,8 @@ HookState StateOf(const std::string& spec,
   return world.Save();
 }
 
-// Offers the state to a running job of this model, and expects it to say all
-// of this.
+// Offers the state to a running job of this model, and expects an error with
+// all of these texts.
 void ExpectRefusal(const HookState& state, const std::string& spec,
                    const std::vector<ParameterSpec>& parameters,
                    const testing::Matcher<std::string>& message) {

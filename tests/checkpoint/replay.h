@@ -26,8 +26,8 @@ enum class Signal {
   // As in training: some directions that all shards share in all steps, and
   // noise on top.
   kShared,
-  // Noise alone. Nothing tells the directions apart, so that a power iteration
-  // enlarges each rounding by about 1.7 a step.
+  // Noise alone. No direction stands out, so that a power iteration enlarges
+  // each rounding by about 1.7 a step.
   kNone,
 };
 

@@ -11,8 +11,8 @@ namespace coxswain {
 // Several chunks, so that a kill can come between two.
 inline constexpr size_t kShardBytes = 6'000'003;
 
-// What a rank saves at a step: a function of both, so that whoever reads it can
-// tell whether it is whole, and which it is.
+// Returns what a rank saves at a step: a function of both, so that a reader can
+// check whether it is whole, and which it is.
 inline std::string ShardBytes(int64_t step, int rank) {
   const CounterRandom random(static_cast<uint64_t>(step), rank);
   std::string bytes(kShardBytes, '\0');

@@ -45,8 +45,8 @@ class AveragerTeam {
   Communicator& communicator(int rank) { return *group_[Index(rank)]; }
 
   // Steps [step(), to): each rank updates its parameters and calls the
-  // averager. Returns each rank's values after each step, [step][rank].
-  // Checks what averages_next() and diverged() say.
+  // averager. Returns each rank's values after each step, [step][rank]. Checks
+  // the results of averages_next() and diverged().
   std::vector<std::vector<Values>> RunTo(int64_t to, int64_t start_step);
   // AverageNow on all ranks; their values.
   std::vector<Values> AverageNow();

@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 using Group = std::vector<std::unique_ptr<Communicator>>;
 
-// A bound for what must end soon; far above what it takes, so that a busy
+// A bound for what must end soon; far above what it needs, so that a busy
 // machine does not fail a test, and far below the back ends' own timeouts.
 constexpr absl::Duration kSoon = absl::Seconds(20);
 constexpr absl::Duration kTimeout = absl::Minutes(2);
@@ -177,7 +177,7 @@ void RunAll(const Group& group,
   for (const WorkPtr& work : works) ASSERT_OK(work->Wait(kSoon));
 }
 
-// Checks the elements of a reduction; says the first that is wrong.
+// Checks the elements of a reduction; reports the first that is wrong.
 void ExpectReduced(const Elements& actual, const std::vector<Elements>& inputs,
                    ReduceOp op, DType dtype, int64_t offset, int64_t count) {
   const double tolerance = op == ReduceOp::kSum ? Tolerance(dtype) : 0;
@@ -492,15 +492,16 @@ TEST_P(CommunicatorConformance, EmptyCollectivesEndWell) {
 
 // What one rank begins where the others begin an all-reduce of `kOurs`.
 constexpr int64_t kOurs = 1000;
-struct OddCollective {
+struct MismatchedCollective {
   std::string name;
-  // What the error of all ranks says of it.
+  // Its name in the error of all ranks.
   std::string description;
   std::function<WorkPtr(Communicator*, Elements*)> begin;
 };
 
-std::vector<OddCollective> OddCollectives(const CommunicatorCase& param) {
-  std::vector<OddCollective> odd = {
+std::vector<MismatchedCollective> MismatchedCollectives(
+    const CommunicatorCase& param) {
+  std::vector<MismatchedCollective> mismatched = {
       {"another kind", "broadcast",
        [](Communicator* comm, Elements* data) {
          return comm->Broadcast(data->span(), 0);
@@ -551,7 +552,7 @@ std::vector<OddCollective> OddCollectives(const CommunicatorCase& param) {
          return comm->AllReduce(span);
        }},
   };
-  return odd;
+  return mismatched;
 }
 
 TEST_P(CommunicatorConformance, DifferentCollectivesAreAnErrorThatNamesThem) {
@@ -559,17 +560,18 @@ TEST_P(CommunicatorConformance, DifferentCollectivesAreAnErrorThatNamesThem) {
   for (int size : GetParam().sizes) {
     if (size < 2) continue;
     const Group group = GetParam().make_group(size, kTimeout);
-    for (const OddCollective& odd : OddCollectives(GetParam())) {
+    for (const MismatchedCollective& mismatched :
+         MismatchedCollectives(GetParam())) {
       for (const int one : {0, size - 1}) {
-        SCOPED_TRACE(
-            absl::StrCat("rank ", one, " of ", size, " begins ", odd.name));
-        // Room for those that take it for longer.
+        SCOPED_TRACE(absl::StrCat("rank ", one, " of ", size, " begins ",
+                                  mismatched.name));
+        // Space for ranks that take it for longer.
         std::vector<Elements> data(size, Elements(DType::kFloat32, 4 * kOurs));
         std::vector<WorkPtr> works;
         for (int rank = 0; rank < size; ++rank) {
           Communicator* const comm = group[rank].get();
           works.push_back(
-              rank == one ? odd.begin(comm, &data[rank])
+              rank == one ? mismatched.begin(comm, &data[rank])
                           : comm->AllReduce(data[rank].span().Slice(0, kOurs)));
         }
         for (int rank = 0; rank < size; ++rank) {
@@ -577,12 +579,13 @@ TEST_P(CommunicatorConformance, DifferentCollectivesAreAnErrorThatNamesThem) {
           EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument)
               << "rank " << rank << ": " << status;
           // A rank whose own call was refused has learnt why already.
-          if (rank == one && absl::StrContains(odd.name, "refused")) continue;
+          if (rank == one && absl::StrContains(mismatched.name, "refused"))
+            continue;
           const std::string message(status.message());
           EXPECT_THAT(message, HasSubstr("different collectives"));
           EXPECT_THAT(message, HasSubstr(absl::StrCat("rank ", one)));
           EXPECT_THAT(message, HasSubstr("all-reduce"));
-          EXPECT_THAT(message, HasSubstr(odd.description));
+          EXPECT_THAT(message, HasSubstr(mismatched.description));
         }
         // Not a byte has moved.
         for (int rank = 0; rank < size; ++rank) {
@@ -945,8 +948,8 @@ TEST_P(CommunicatorConformance, ALostPeerIsNoticedByWhoWaitsForIt) {
       works.push_back(group[rank]->AllReduce(data[rank].span()));
     }
     group.back().reset();
-    // Who waits for the lost rank notices; when its neighbours give up, so do
-    // theirs. Giving up is the owner's part: here, destruction.
+    // The ranks that wait for the lost one notice; when they fail, so do their
+    // neighbours. Their owner ends them: here, by destruction.
     std::set<absl::StatusCode> codes;
     for (int rank = size - 2; rank >= 0; --rank) {
       if (rank != 0 && rank != size - 2) continue;

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 // What every back end must do, as tests. A back end's test file links
-// //tests/conformance:communicator_conformance and says
+// //tests/conformance:communicator_conformance and has
 //
 //   INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorConformance,
 //                            testing::Values(GlooCase()), CaseName);

@@ -130,7 +130,7 @@ TEST_P(HookConformance, OtherBucketsChangeNothing) {
   for (const auto& step : changed) EXPECT_TRUE(AllFinite(step));
 }
 
-// For whoever divides the gradients: see Hook::needs_frozen_layout.
+// For callers that divide the gradients: see Hook::needs_frozen_layout.
 TEST_P(HookConformance, SaysFromWhichStepOnTheLayoutIsFrozen) {
   const HookCase& hook = GetParam();
   HookWorld world = MakeWorld(hook, 2);

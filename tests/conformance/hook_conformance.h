@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 
 // What every hook must do, as tests, on 1 to 8 ranks. A test file links
-// //tests/conformance:hook_conformance and says
+// //tests/conformance:hook_conformance and has
 //
 //   INSTANTIATE_TEST_SUITE_P(Hooks, HookConformance,
 //                            testing::ValuesIn(cases), HookCaseName);
@@ -51,8 +51,8 @@ struct HookCase {
   std::function<int64_t(const std::vector<ParameterSpec>& parameters,
                         const HookStep& step)>
       bucket_bytes;
-  // What Hook::needs_frozen_layout() says once the hook has started; before,
-  // it says no.
+  // What Hook::needs_frozen_layout() returns once the hook has started; before,
+  // it returns false.
   bool freezes_layout = false;
   // The result depends on which gradients share a bucket.
   bool buckets_matter = false;

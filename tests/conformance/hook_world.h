@@ -19,8 +19,8 @@ namespace coxswain {
 // The values of all parameters' gradients, by registration index.
 using Gradients = std::vector<std::vector<double>>;
 
-// Parameters of one type with the odd shapes that a model may have: scalar,
-// vector, empty, n x 1, wide, tall, four-dimensional.
+// Returns parameters of one type with the unusual shapes that a model may have:
+// scalar, vector, empty, n x 1, wide, tall, four-dimensional.
 std::vector<ParameterSpec> OddParameters(DType dtype);
 
 // Nearly normal gradients of mean 0 and variance 1, no larger than 3.5: a pure
@@ -44,12 +44,12 @@ Gradients MeanError(const HookState& state,
 std::vector<double> ValuesOf(const StateTensor& tensor);
 
 // The ranks of one job in this process, each with its own instance of a hook,
-// and what a reducer does with them, driven by the thread that calls. A
-// failure fails the test.
+// and what a reducer does with them, driven by the calling thread. A failure
+// fails the test.
 //
 // Where the parameters are on a GPU each rank has an emulated one: its buckets
 // are there, stay where they are from step to step, and are filled by another
-// stream than the communicator's, which bucket.ready tells of.
+// stream than the communicator's, which bucket.ready signals.
 class HookWorld {
  public:
   // Which parameters each bucket has, in order; those of one bucket have one
@@ -143,7 +143,7 @@ class HookWorld {
   // Waits for what it began the last time and advances all ranks; false if
   // they have ended.
   bool Advance(Flight& flight);
-  // Adds to the results by rank; tells whether the bits are the same on all.
+  // Adds to the results by rank; returns whether the bits are the same on all.
   bool End(const Flight& flight, std::vector<Gradients>& results);
   // All of it for one bucket, in `advances` calls of Advance at most.
   bool ExchangeBucket(size_t index, const std::vector<Gradients>& local,

@@ -168,7 +168,7 @@ TEST_P(StateStoreConformance, ATableIsDeletedInTheOrderOfItsBatch) {
   EXPECT_THAT(tables, testing::ElementsAre("other"));
 }
 
-// The last word on a key counts, whatever was said of it before.
+// The last operation on a key counts, whatever came before it.
 TEST_P(StateStoreConformance, EachOrderOfAPutADeleteAndATableHasItsOutcome) {
   const auto outcome = [&](const std::vector<int>& order) {
     StateBatch batch;

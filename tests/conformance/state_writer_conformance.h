@@ -25,7 +25,7 @@ inline void PrintTo(const StateWriterMaker& maker, std::ostream* os) {
   *os << maker.name;
 }
 
-// What callbacks have said, in their order. Thread-safe.
+// The results of callbacks, in their order. Thread-safe.
 class CallbackLog {
  public:
   void Add(const std::string& line) {

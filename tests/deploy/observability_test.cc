@@ -1,6 +1,6 @@
-// A real coordinator, workers that exchange gradients, and what is said of them
-// over HTTP: the data, the metrics, and the dashboard and the alerts that are
-// made of these.
+// A real coordinator, workers that exchange gradients, and what HTTP returns of
+// them: the data, the metrics, and the dashboard and the alerts that are made
+// of these.
 #include <algorithm>
 #include <fstream>
 #include <memory>
@@ -176,7 +176,7 @@ class ObservabilityTest : public testing::Test {
         job["members"].begin(), job["members"].end(),
         [](const json& member) { return member["step"] == kSteps; });
   }
-  // Once the heartbeats have told of all steps.
+  // Once the heartbeats have reported all steps.
   json AwaitSteps() {
     const absl::Time until = Clock::Real()->Now() + kTimeout;
     json steps;
@@ -307,7 +307,7 @@ void ExpectSame(const json& cli, const json& http,
     const bool moment = absl::EndsWith(place, "_at");
     const bool length = absl::EndsWith(place, "_seconds");
     if (cli.is_number() && (moment || length)) {
-      // The command line is told of milliseconds, and of ages.
+      // The command line gets milliseconds, and ages.
       ASSERT_TRUE(http.is_number()) << place << ": " << http;
       EXPECT_NEAR(cli.get<double>(), http.get<double>(), moment ? 20 : 0.001)
           << place;

@@ -7,11 +7,11 @@
 
 namespace coxswain {
 
-// One decoder, or one component behind its service, that is given bytes which
-// nobody vouches for. `run` ends the process where the code under test breaks a
+// One decoder, or one component behind its service, that is given bytes from an
+// untrusted source. `run` ends the process where the code under test breaks a
 // promise: a crash, a sanitizer's report, or a COXSWAIN_CHECK of the target
 // itself (what was read is written and read again to the same, and the like).
-// An error of the code under test is an answer as good as any.
+// An error of the code under test is a valid answer.
 //
 // Pure: the same bytes do the same, and nothing is left behind.
 struct FuzzTarget {

@@ -29,7 +29,7 @@ std::vector<ParameterSpec> Model() {
   return parameters;
 }
 
-// As whoever means harm would: with a checksum that fits.
+// As an attacker would: with a checksum that fits.
 std::string WithChecksum(absl::string_view input) {
   std::string bytes(input);
   constexpr size_t kTail = sizeof(uint32_t);

@@ -19,7 +19,7 @@ namespace coxswain {
 // One thread; nothing happens but within its methods.
 class HostileClient {
  public:
-  // What a server said in a call of that method.
+  // The server's answer in a call of that method.
   using OnMessage = std::function<void(const std::string& method,
                                        const grpc::ByteBuffer& message)>;
 

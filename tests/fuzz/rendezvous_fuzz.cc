@@ -33,7 +33,7 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 
-// Says to every key what the fuzzer says next.
+// Returns the fuzzer's next bytes for every key.
 class LyingStore : public RendezvousStore {
  public:
   explicit LyingStore(FuzzBytes* bytes) : bytes_(bytes) {}
@@ -137,8 +137,8 @@ class HostilePeer {
     Send(frame, text, memory.get());
   }
 
-  // Over the part of this rank in what all share: phases, and what it says of
-  // the collective that it begins.
+  // Overwrites this rank's part of the shared area: phases, and the collective
+  // that it announces.
   void ScribbleOnArea() {
     const UniqueFd area = ReceiveArea();
     if (!area.valid()) return;

@@ -11,7 +11,7 @@
 
 namespace coxswain {
 
-// What a member of the job in a TestServer knows, and says.
+// What a member of the job in a TestServer knows, and sends.
 struct Knowledge {
   std::vector<v1::Fence> fences;  // of rank 0 and rank 1
   std::string checkpoint;         // the last one that was begun

@@ -1,5 +1,5 @@
-// A client that means harm, at the real services over the real components.
-// Whatever it has said, all of its calls end when it goes, and a job that comes
+// A malicious client, at the real services over the real components. Whatever
+// it has sent, all of its calls end when it disconnects, and a job that comes
 // after it is served.
 
 #include <chrono>

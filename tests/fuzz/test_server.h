@@ -31,8 +31,8 @@
 namespace coxswain {
 
 // All components of a coordinator behind its real services, in this process,
-// with a clock that stands still and a disk in memory. A job "mnist" of two
-// members runs in it. The destructor makes sure that all that was stored can be
+// with a clock that does not advance and a disk in memory. A job "mnist" of two
+// members runs in it. The destructor checks that all that was stored can be
 // read again, and that components start on it. One thread.
 class TestServer {
  public:

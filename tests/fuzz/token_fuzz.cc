@@ -35,8 +35,8 @@ absl::StatusOr<server::TokenClaims> Check(absl::string_view token) {
 
 }  // namespace
 
-// As a whole token, which nobody has signed; and as a header and what it says,
-// with a line's end between, that the issuer signs, so that both are read.
+// As a whole token without a valid signature; and as a header and its claims,
+// with a newline between, that the issuer signs, so that both are read.
 void FuzzWebToken(absl::string_view input) {
   COXSWAIN_CHECK(!Check(input).ok());
   const std::pair<std::string, std::string> parts =

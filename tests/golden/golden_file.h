@@ -21,15 +21,15 @@ struct GoldenTensor {
   std::vector<double> Slice(int64_t index) const;
 };
 
-// One case: what PyTorch computed (README.md says what is in it).
+// One case: what PyTorch computed (README.md describes its contents).
 struct GoldenFile {
   std::map<std::string, std::string> metadata;
   std::map<std::string, GoldenTensor> tensors;
 };
 
 // Parses the safetensors format: a u64 header size, a JSON header, raw data,
-// all little-endian; float64, float32, float16 and bfloat16 only. DATA_LOSS
-// says what does not fit.
+// all little-endian; float64, float32, float16 and bfloat16 only. Fails with
+// DATA_LOSS, naming what does not fit.
 absl::StatusOr<GoldenFile> ParseGoldenFile(absl::string_view bytes);
 // The same from a path. NOT_FOUND if it cannot be read.
 absl::StatusOr<GoldenFile> ReadGoldenFile(const std::string& path);

@@ -65,7 +65,7 @@ GoldenFile Read(const std::string& name) {
   return file.ok() ? *std::move(file) : GoldenFile();
 }
 
-// One case, and what it says.
+// One case, and its settings.
 class Case {
  public:
   explicit Case(const std::string& name) : file_(Read(name)) {

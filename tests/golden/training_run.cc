@@ -161,7 +161,7 @@ void TrainingRun::Clip() {
 void TrainingRun::Apply() {
   if (optimizer_ != nullptr) {
     optimizer_->step();
-    // As PyTorch's zero_grad: what nobody uses then has no gradient at all.
+    // As PyTorch's zero_grad: what no rank uses then has no gradient at all.
     for (Tensor& parameter : net_->parameters()) {
       parameter.mutable_grad() = Tensor();
     }

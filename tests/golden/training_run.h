@@ -19,8 +19,8 @@
 
 namespace coxswain {
 
-// What a golden file says of how it was made. A name that it lacks, or text
-// that is no number, throws, which ends the test.
+// The settings in a golden file. A name that it lacks, or text that is no
+// number, throws, which ends the test.
 class GoldenSettings {
  public:
   explicit GoldenSettings(const GoldenFile& file) : metadata_(file.metadata) {}
@@ -44,7 +44,7 @@ struct TrainingWay {
   bool reducer_clips = false;  // not torch::nn::utils::clip_grad_norm_
 };
 
-// One rank that trains as a golden file says.
+// One rank that trains with the settings of a golden file.
 class TrainingRun {
  public:
   TrainingRun(const GoldenSettings& settings, const TrainingWay& way, int rank)
@@ -57,7 +57,7 @@ class TrainingRun {
   std::vector<std::vector<double>> losses;  // by step and pass
   std::vector<double> norms;                // by step, where they are clipped
   int64_t exchanges() const { return ddp_->hook().step(); }
-  std::string buckets() const;  // at the end, as PyTorch says it
+  std::string buckets() const;  // at the end, in PyTorch's form
 
  private:
   bool branches() const { return settings_.Count("branches") != 0; }

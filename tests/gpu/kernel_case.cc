@@ -167,7 +167,7 @@ std::string Difference(const Case& one,
   for (size_t i = 0; i <= one.parts().size(); ++i) {
     const bool last = i == one.parts().size();
     const int64_t next = last ? one.bytes() : one.parts()[i].offset;
-    // Nobody may write between.
+    // The bytes between must not be written.
     for (int64_t at = end; at < next; ++at) {
       const size_t index = static_cast<size_t>(at);
       if (got[index] == kPoison && expected[index] == kPoison) continue;

@@ -27,7 +27,7 @@ enum class Content {
   kIgnored,  // pointers, which differ
 };
 enum class Fill {
-  kPoison,   // what nobody has written
+  kPoison,   // what has not been written
   kRandom,   // normally distributed, of very different sizes
   kSpecial,  // the same with infinities, NaNs, subnormals and zeros
   kZero,
@@ -117,8 +117,8 @@ class Case {
   double elements_ = 0;
 };
 
-// Of all kernels: odd sizes, misaligned memory, nothing at all. `few`: for a
-// sanitizer, which is slow.
+// Returns cases of all kernels: odd sizes, misaligned memory, nothing at all.
+// `few`: for a sanitizer, which is slow.
 std::vector<Case> CasesToCheck(bool few);
 // Of sizes that training has, with what they move.
 std::vector<Case> CasesToTime();

@@ -68,7 +68,7 @@ int Report(const char* what, int cases, int64_t launches, int wrong,
   return wrong == 0 ? 0 : kDiffers;
 }
 
-// Whether a comparison finds what it is there for.
+// Returns whether a comparison finds the error that it is to find.
 bool ComparisonWorks() {
   Case one("comparison");
   const auto array = one.Add<float>(3, Fill::kZero, Content::kFloat32);

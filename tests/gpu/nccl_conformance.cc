@@ -1,6 +1,6 @@
 // The conformance suite of communicators over the real NCCL, with as many ranks
-// as this machine has GPUs, each a thread: docs/gpu.md says how it is carried
-// there. Without a GPU nothing is tried, which the one test left says.
+// as this machine has GPUs, each a thread: docs/gpu.md describes how to copy it
+// there. Without a GPU no case runs, which the one test left reports.
 #include <algorithm>
 #include <iostream>
 #include <memory>

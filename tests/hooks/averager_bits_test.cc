@@ -44,8 +44,9 @@ Course CourseOf(const std::string& spec,
 
 class AveragerBitsTest : public testing::TestWithParam<const char*> {};
 
-// The ranks of one run share a target, as it is the process's. That runs on
-// different targets agree in every rank's bits says that ranks would.
+// The ranks of one run share a target, as it is the process's. If runs on
+// different targets agree in every rank's bits, ranks on different targets
+// would.
 TEST_P(AveragerBitsTest, AreTheSameOnEveryTargetAndForEveryNumberOfThreads) {
   const auto targets = KernelTargets();
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {

@@ -206,8 +206,8 @@ TEST(DeviceStatsTest, CountsStepsThatAreNotFinite) {
   EXPECT_EQ(StatsOf(world.hook(1))->non_finite, 1);
 }
 
-// Every hook of the registry says what is wrong where a bucket on a GPU meets
-// a back end of the CPU, or another GPU.
+// Every hook of the registry reports what is wrong where a bucket on a GPU
+// meets a back end of the CPU, or another GPU.
 TEST(DeviceErrorsTest, ABucketElsewhereIsRefused) {
   for (const HookDescription& hook : ListHooks()) {
     if (hook.name == "noop") continue;

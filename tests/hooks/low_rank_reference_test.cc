@@ -182,8 +182,8 @@ Worst Compare(const Case& one, const std::vector<ParameterSpec>& parameters,
 // chaotic system: the distance of two runs that differ in the last bit grows
 // tenfold every ten steps at rank 1, every five at rank 4. Hence stretches of
 // ten steps from a shared state. The tolerance is 2^-53 times what ten steps
-// amplify (1e2), what the orthogonalisation of a random matrix does (1e2) and
-// ample room. Where nothing is fed back into the basis, it is one stretch.
+// amplify (1e2), what the orthogonalisation of a random matrix does (1e2) and a
+// wide margin. Where nothing is fed back into the basis, it is one stretch.
 TEST_P(LowRankReferenceTest, DoubleIsTheFormula) {
   const auto& meaning = GetParam().meaning;
   const bool chaotic = meaning.error_feedback && meaning.warm_start;
@@ -275,8 +275,8 @@ class BatchedWorld {
     return {flat};
   }
 
-  // A step of the reference. What it makes of the zeros behind the bucket is
-  // nobody's gradient: it is neither used nor missed.
+  // A step of the reference. What it computes for the zeros behind the bucket
+  // is no gradient: it is neither used nor missed.
   static Gradients Emulate(LowRankReference& reference,
                            const std::vector<Gradients>& local, int64_t step) {
     std::vector<Gradients> padded;

@@ -249,8 +249,8 @@ TEST_P(NonFiniteTest, AfterAnEdgeOrdinaryGradientsComeThrough) {
   }
 }
 
-// Every gradient is finite, but a sum on the way is not: all ranks are told by
-// a NaN or an infinity, none is blamed, and the state stays as it was.
+// Every gradient is finite, but a sum on the way is not: all ranks get a NaN or
+// an infinity, none is blamed, and the state stays as it was.
 TEST_P(NonFiniteTest, OverflowOnTheWayEntersNoState) {
   const AnyHook& hook = GetParam();
   if (!hook.error_feedback) return;

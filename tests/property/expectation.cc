@@ -193,9 +193,8 @@ Gradients Expectation::Formulas(double noise) const {
 }
 
 // Where a factor has lost a column (the gradients were zero, or of a lower
-// rank), the hooks draw it anew and the formulas do not say what to do; where
-// it nearly has, roundings decide. Both show when the factors are changed a
-// little.
+// rank), the hooks draw it anew and the formulas leave it open; where it nearly
+// has, roundings decide. Both show when the factors are changed a little.
 void Expectation::FollowFormulas() {
   averages_.push_back(Formulas(0));
   sensitivity_.assign(parameters_.size(), 0);

@@ -10,9 +10,9 @@
 
 namespace coxswain::property {
 
-// The model of a case, as a module, and its losses. A twin of it, which nobody
-// wraps, tells what each rank's own gradients are: the same operations on the
-// same values give the same bits.
+// The model of a case, as a module, and its losses. A twin of it without a
+// wrapper shows each rank's own gradients: the same operations on the same
+// values give the same bits.
 class RandomModel : public ::torch::nn::Module {
  public:
   static constexpr double kRate = 1.0 / 64;

@@ -286,7 +286,7 @@ void ReducerLife::SaveState() {
   if (!record_.state.ok()) {
     Complain(absl::StrCat("SaveState: ", record_.state.status().ToString()));
   }
-  // Those who leave first break the connections of the others.
+  // Ranks that leave first break the connections of the others.
   if (auto status = communicator_.Barrier()->Wait(kWaitTimeout); !status.ok()) {
     Complain(absl::StrCat("the last barrier: ", status.ToString()));
   }

@@ -82,7 +82,8 @@ class ReducerLife {
 
   // Whether this is the step and the moment of the sabotage.
   bool Due(Moment moment, int step) const;
-  // Sabotages if it is due, by this thread; false if the reducer is gone.
+  // Sabotages if it is due, by this thread; returns false if the reducer has
+  // been destroyed.
   bool At(Moment moment, int step);
   // Lets the saboteur's thread go if it is due.
   void Near(Moment moment, int step);

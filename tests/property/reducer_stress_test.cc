@@ -110,7 +110,7 @@ class Fleet {
     const auto store = std::make_shared<MemoryStore>();
     const HookState* const restored = restores_ ? &*checkpoint_ : nullptr;
     restores_ = false;
-    // Who leaves while others still connect would keep them from it.
+    // A rank that leaves while others still connect would keep them from it.
     Count connected;
     Count lives_over;
     std::vector<LifeRecord> lives(hooks_.size());
@@ -132,7 +132,7 @@ class Fleet {
     return lives;
   }
 
-  // Nobody's time is up but where that is the sabotage.
+  // No timeout has passed, except where that is the sabotage.
   void CheckError(const GenerationPlan& plan, const LifeRecord& life) const {
     if (life.error.ok()) return;
     EXPECT_TRUE(plan.sabotaged());
@@ -274,7 +274,8 @@ void RunFleet(uint64_t seed) {
   Fleet fleet(plan);
   for (int number = 0; number < plan.generations; ++number) {
     fleet.RunGeneration(number);
-    // One fleet's mistakes are its own; a hundred of them help nobody.
+    // Stops at the first failure: those of later generations would follow from
+    // it.
     if (testing::Test::HasFailure()) return;
   }
 }

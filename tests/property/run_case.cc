@@ -27,7 +27,7 @@ namespace {
 using torch::DistributedDataParallel;
 using ::torch::Tensor;
 
-// A rank that waits so long for another waits in vain.
+// After this time the other rank has failed.
 constexpr absl::Duration kDeadline = absl::Seconds(60);
 
 Elements ElementsOf(const Tensor& tensor) {
@@ -282,7 +282,7 @@ absl::Status Rank::Window(RankStep& seen) {
   COXSWAIN_ASSIGN_OR_RETURN(const bool flushed, ddp_->Flush());
   ::torch::NoGradGuard no_grad;
   for (Tensor& value : twin_.values()) {
-    if (case_.uneven) break;  // weights say how short the window is
+    if (case_.uneven) break;  // the weights show how short the window is
     Tensor gradient = value.grad();
     if (!value.requires_grad() || !gradient.defined()) continue;
     gradient.mul_(static_cast<double>(case_.accumulate) / micros());
@@ -296,7 +296,7 @@ absl::Status Rank::Declare(bool sync) {
   if (batch.sync == sync && batch.window == case_.accumulate) {
     return absl::OkStatus();
   }
-  COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());  // tells what is wrong
+  COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());  // fails with what is wrong
   return absl::InternalError("Accumulate declares another pass to exchange");
 }
 

@@ -6,8 +6,9 @@
 
 namespace coxswain::property {
 
-// Trains as the case says, with a thread per rank and DistributedDataParallel
-// over an InProcessWorld. An error, or a rank that hangs, is in the record.
+// Trains as the case describes, with a thread per rank and
+// DistributedDataParallel over an InProcessWorld. An error, or a rank that
+// hangs, is in the record.
 Record RunCase(const Case& one);
 
 }  // namespace coxswain::property

@@ -12,7 +12,7 @@ namespace {
 constexpr int kCleanSteps = 4;
 // A sabotaged generation is broken long before.
 constexpr int kMostSteps = 40;
-// Never reached, but by those whom nobody answers: see kAbsent.
+// Only reached by ranks that get no answer: see kAbsent.
 constexpr absl::Duration kPlanTimeout = absl::Seconds(60);
 constexpr absl::Duration kShort = absl::Milliseconds(30);
 

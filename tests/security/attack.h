@@ -14,7 +14,7 @@ namespace coxswain {
 enum class AttackKind {
   // Connections, kept up: whichever is closed is opened again.
   kSilent,         // that never greet
-  kGreetedSilent,  // that greet as HTTP/2 does, and say nothing more
+  kGreetedSilent,  // that send the HTTP/2 preface, and nothing more
   kGarbage,        // that send bytes of no protocol
   kBrokenFrames,   // that greet, and send frames that make no sense
   kResets,         // one, that begins calls and resets them, as fast as it can

@@ -22,7 +22,8 @@ class BareClient {
   explicit BareClient(int port);
 
   void Send(const std::string& bytes);
-  // Reads on until the server has said this. False if it has closed before.
+  // Reads until the server has sent this. Returns false if it has closed
+  // before.
   bool Receives(const std::string& text);
   // The setting with this id among the server's first ones.
   std::optional<uint32_t> Setting(uint16_t id);

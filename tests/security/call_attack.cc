@@ -29,7 +29,7 @@ struct Way {
   // The n-th call.
   std::string (*method)(int64_t number) = nullptr;
   std::string (*message)(int64_t number) = nullptr;
-  // Does not say that it has no more to say, and cancels.
+  // Cancels instead of ending its stream.
   bool abandons = false;
   bool compressed = false;
 };

@@ -82,7 +82,7 @@ CallResult CallByName(const std::shared_ptr<grpc::Channel>& channel,
   call->StartCall(nullptr);
   if (step()) {
     call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
-    step();  // The call may be over already: what it was told comes below.
+    step();  // The call may have ended already: its status comes below.
     call->Read(&answer, nullptr);
     answered = step();
     grpc::ByteBuffer more;

@@ -26,8 +26,8 @@ CallResult CallByName(const std::shared_ptr<grpc::Channel>& channel,
                       const std::string& method, const std::string& message,
                       absl::Duration timeout, const std::string& token = "");
 
-// "/coxswain.v1.Rendezvous/Join" and all others of the services that the
-// server has, as its reflection service says.
+// Returns "/coxswain.v1.Rendezvous/Join" and all others of the services that
+// the server's reflection service lists.
 std::vector<std::string> AllMethods(
     const std::shared_ptr<grpc::Channel>& channel,
     const std::string& token = "");

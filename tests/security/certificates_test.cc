@@ -131,8 +131,8 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotCount) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ran out")));
 }
 
-// As if the connection had been opened by resuming a session of TLS, for which
-// nobody looks at the certificate again: gRPC follows the system's clock.
+// As if the connection had been opened by resuming a session of TLS, in which
+// the certificate is not checked again: gRPC follows the system's clock.
 TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
   server::CoordinatorOptions options;
   options.state_dir = certificates_.Path("state");
@@ -152,8 +152,8 @@ TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
   EXPECT_OK(before->Describe({}, call).status());
 }
 
-// A peer's address and port do not tell connections apart: those to different
-// addresses of the coordinator may share both.
+// A peer's address and port do not identify a connection: connections to
+// different addresses of the coordinator may share both.
 TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
   server::CoordinatorOptions options;
   options.listen = "0.0.0.0:0";

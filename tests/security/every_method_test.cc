@@ -38,7 +38,7 @@ bool IsRefusal(const absl::Status& status) {
   return absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status);
 }
 
-// Who calls: by certificate, or by token in plain text over the loopback.
+// The caller: by certificate, or by token in plain text over the loopback.
 class EveryMethodTest : public testing::TestWithParam<bool> {
  protected:
   EveryMethodTest()
@@ -152,7 +152,7 @@ TEST_P(EveryMethodTest, AJobMaySpeakOfItselfAndAnOperatorOfAll) {
 
 TEST_P(EveryMethodTest, WhoIsNobodyIsRefused) {
   const std::vector<std::string> methods = Methods(Operator());
-  // A certificate of nobody, or a token that nobody has.
+  // A certificate without a role, or an unknown token.
   const Caller nobody = {
       Channel(certificates_.Issue("nobody", "https://example.com/")),
       by_token() ? "a-token-that-is-wrong" : ""};
@@ -200,7 +200,7 @@ TEST_P(EveryMethodTest, WithoutANameAJobIsToldOfItselfAlone) {
   EXPECT_EQ(jobs_of(b), "b");
   EXPECT_EQ(jobs_of(Operator()), "ab");
 
-  // What happened to the others is not told either.
+  // The events of the other jobs are not returned either.
   v1::JournalPage page;
   ASSERT_TRUE(page.ParseFromString(
       Call(a, "/coxswain.v1.Journal/Read", "", kTimeout).answer));

@@ -1,5 +1,5 @@
-// One client attacks, and a job that came before it and one that comes while
-// it does both end as if nobody had: in real processes, over real sockets, in
+// One client attacks; a job that began before it and one that begins during the
+// attack both end as if it had not: in real processes, over real sockets, in
 // each way in which a coordinator is reached. docs/security.md has the table.
 
 #include <algorithm>
@@ -64,8 +64,9 @@ struct Case {
   AttackKind kind;
 };
 
-// Every attack, where the table says that others are served. What it says of
-// the rest is that members are trusted: those attacks can stop a coordinator.
+// Returns every attack for which the table promises that others are served. For
+// the rest it states that members are trusted: those attacks can stop a
+// coordinator.
 std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const AttackKind kind : AllAttacks()) {
@@ -74,7 +75,8 @@ std::vector<Case> AllCases() {
         kind != AttackKind::kManyResets && kind != AttackKind::kEndlessHeaders;
     if (bounded_direct) {
       cases.push_back({Way::kInsecure, true, kind});
-      // What TLS may change: who holds the bytes, and what each one costs.
+      // What TLS may change: which side holds the bytes, and what each one
+      // costs.
       if (kind == AttackKind::kPings || kind == AttackKind::kSmallCalls ||
           kind == AttackKind::kHugeMessages) {
         cases.push_back({Way::kCertificates, true, kind});

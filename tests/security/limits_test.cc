@@ -188,7 +188,7 @@ TEST_F(LimitsTest, AWorkerThatDoesNotReadItsEventsIsDetached) {
   await("running, detached");
 }
 
-// Errors and log lines say whose they are, however long that is.
+// Errors and log lines name the worker or job, however long its name is.
 TEST_F(LimitsTest, LongNamesAreNotRepeatedInFull) {
   Start(server::RpcOptions());
   const std::string name(1 << 20, 'x');
@@ -216,7 +216,7 @@ TEST_F(LimitsTest, LongNamesAreNotRepeatedInFull) {
   EXPECT_LT(log.size(), 2000u);
 }
 
-// Whoever reaches the port can be refused as often as it likes.
+// A caller that reaches the port can provoke refusals as often as it likes.
 TEST_F(LimitsTest, RefusedJoinsAreLoggedOnceAMinuteForAPeer) {
   Start(server::RpcOptions());
   testing::internal::CaptureStderr();
@@ -236,9 +236,9 @@ TEST_F(LimitsTest, RefusedJoinsAreLoggedOnceAMinuteForAPeer) {
                                     HasSubstr("peer=ipv4:127.0.0.1:"))));
 }
 
-// gRPC has two ways to say that a message is compressed, which can be at odds:
-// the flag of a call that names no encoding means nothing, and nothing is
-// decompressed.
+// gRPC has two ways to mark a message as compressed, which can contradict each
+// other: the flag of a call that names no encoding means nothing, and nothing
+// is decompressed.
 TEST_F(LimitsTest, TheCompressedFlagAloneMeansNothing) {
   Start(server::RpcOptions());
   v1::SetRequest request;
@@ -348,7 +348,8 @@ TEST_F(FallbackLimitsTest, SomeDescriptorsAreLeftToTheWorker) {
   BareClient another(port_);
   another.Send(BareClient::Preface());
   EXPECT_FALSE(another.Receives("12345678"));
-  // Those that are there stay, and who goes makes room, in the server's time.
+  // Open connections stay, and one that closes frees its place, some time
+  // later.
   EXPECT_TRUE(is_served(clients.front().get()));
   clients.pop_back();
   for (bool served = false; !served;) {

@@ -103,7 +103,7 @@ void ReachableCoordinator::StartProxy() {
        {"COXSWAIN_BEHIND", absl::StrCat("127.0.0.1:", coordinator_->port())},
        {"COXSWAIN_CERTS", folder_.path("certs")},
        {"COXSWAIN_MAPS", folder_.path("maps")}});
-  // It listens before it is said, and calls before its check are refused as
+  // It listens before it prints that, and calls before its check are refused as
   // by a coordinator that starts: tried again.
   ASSERT_OK(proxy_->WaitForStderr(kLoaded, kTimeout));
 }

@@ -15,8 +15,8 @@ class TestCertificates {
  public:
   explicit TestCertificates(const std::string& name);
 
-  // Makes NAME.crt and NAME.key, or replaces them, as whoever renews
-  // certificates does: by renaming. For 127.0.0.1.
+  // Makes NAME.crt and NAME.key, or replaces them by renaming, as programs that
+  // renew certificates do. For 127.0.0.1.
   TlsFiles Issue(const std::string& name, const std::string& uri);
   TlsFiles Issue(const std::string& name, const std::string& uri,
                  const Validity& validity);

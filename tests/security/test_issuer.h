@@ -12,8 +12,8 @@
 
 namespace coxswain {
 
-// Whoever signs tokens, as a cluster of Kubernetes does, with a key of its own.
-// Aborts the test program where OpenSSL fails. Thread-compatible.
+// Signs tokens as a Kubernetes cluster does, with its own key. Aborts the test
+// program where OpenSSL fails. Thread-compatible.
 class TestIssuer {
  public:
   static constexpr char kName[] = "https://issuer.example";
@@ -34,8 +34,8 @@ class TestIssuer {
   std::string Sign(absl::string_view header, absl::string_view payload) const;
   std::string Sign(const nlohmann::json& claims) const;
 
-  // What a projected token of a service account says that counts for an hour
-  // from `now` on.
+  // Returns the claims of a projected token of a service account, valid for an
+  // hour from `now` on.
   static nlohmann::json Claims(const std::string& subject, absl::Time now);
 
  private:

@@ -62,7 +62,7 @@ class TokensTest : public testing::Test {
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
-// The answer of one who was let in: there is no such job yet.
+// The answer to an accepted caller: there is no such job yet.
 const auto IsLetIn = StatusIs(absl::StatusCode::kNotFound, testing::_);
 
 TEST_F(TokensTest, ATokenStandsForItsJob) {
@@ -160,7 +160,7 @@ TEST_F(TokensTest, AFileThatCannotBeUnderstoodIsAnErrorThatShowsNoToken) {
 }
 
 TEST_F(TokensTest, ATokenIsNotSentOverANetworkInPlainText) {
-  // No loopback, as far as anybody can see, and yet this machine.
+  // Not recognisable as the loopback, but an address of this machine.
   Serve({}, absl::StrCat("job/a ", kFirst));
   const std::string file = files_.Write("token", kFirst);
   const std::string address =

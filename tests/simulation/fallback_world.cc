@@ -284,7 +284,7 @@ void FallbackWorld::ReadAtRank(Stream* stream) {
     stream->down.pop_front();
     return OnDown(stream, down);
   }
-  // It finds out that nobody is there.
+  // The rank finds out that the other end is closed.
   if (stream->server_open) return;
   Down end;
   end.kind = Down::Kind::kEnd;
@@ -386,7 +386,7 @@ void FallbackWorld::ReadAtServer(Stream* stream) {
                                : HandleAtCoordinator(stream, up);
   }
   if (stream->rank_open) return;
-  // It finds out that the rank is gone.
+  // The server finds out that the rank's end is closed.
   stream->server_open = false;
   const auto rank = static_cast<size_t>(stream->rank);
   if (!stream->to_fallback && attached_[rank] == stream) {

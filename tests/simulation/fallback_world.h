@@ -36,11 +36,11 @@ enum class Disloyalty {
 
 // One history of a generation whose ranks have two leaders that may decide: the
 // real StepAgreement, a real schedule::FallbackSchedule, and a real StepAgent
-// for each rank. Nothing has a time: whatever can happen next may, in an order
+// for each rank. No event has a time: whatever can happen next may, in an order
 // that the seed draws. Streams keep what is sent in order; each of their ends
-// finds out by itself that the other is gone, and reads first what was under
-// way. The coordinator dies and is started again, or only loses its streams, or
-// stalls for as long as nothing of it is drawn.
+// finds out by itself that the other is closed, and reads first what was under
+// way. The coordinator dies and is restarted, or only loses its streams, or
+// stalls for as long as no event of it is drawn.
 //
 // Session's FallbackClient and AttachedSchedule, and the server's schedule, do
 // the same with threads and sockets.

@@ -44,7 +44,7 @@ schedule::Plan DrawPlan(Dice* dice) {
   return plan;
 }
 
-// The link delivers in time, if each message is said often enough: 60 times
+// The link delivers in time, if each message is sent often enough: 60 times
 // within the timeout.
 void DrawLink(Dice* dice, History* history) {
   Link& link = history->link;
@@ -119,8 +119,8 @@ void DrawDeviation(Dice* dice, History* history) {
   }
 }
 
-// Where what a rank has said once is not said again after a crash, nobody can
-// know of it.
+// A deviation that a rank sends once, and does not repeat after a crash, cannot
+// be found afterwards.
 bool OutlivesCrash(Deviation deviation) {
   return deviation != Deviation::kTwoTickets &&
          deviation != Deviation::kFutureRound;
@@ -139,8 +139,8 @@ void DrawCrashes(Dice* dice, History* history) {
     }
     history->slowest_return = absl::Milliseconds(dice->Int(1, 5000));
     if (dice->Chance(0.15)) {
-      // Late, but before the patience of the ranks that wait for it is over:
-      // so only once.
+      // Late, but before the timeout of the ranks that wait for it: so only
+      // once.
       history->slowest_return = absl::Seconds(25);
       history->crashes.resize(1);
     }

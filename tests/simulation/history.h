@@ -46,7 +46,7 @@ struct Link {
   absl::Duration longest_break;
 };
 
-// Somebody changes the plan while the ranks train.
+// A change of the plan while the ranks train.
 struct Proposal {
   absl::Duration after;  // the beginning
   int64_t at_step = schedule::Plan::kAtNextStep;
@@ -75,7 +75,7 @@ struct Regroup {
   int drains = -1;       // rank, or none
 };
 
-// Somebody wants the state saved: an operator, or a rank.
+// A request for a checkpoint, by an operator or a rank.
 struct CheckpointRequest {
   absl::Duration after;  // the beginning
   int rank = -1;         // or none
@@ -92,7 +92,7 @@ struct History {
   std::vector<Proposal> proposals;
   std::vector<Crash> crashes;
   absl::Duration slowest_return;  // of a rank after a restart
-  absl::Duration slowest_write;   // that nobody waits for
+  absl::Duration slowest_write;   // that no call waits for
   std::vector<Regroup> regroups;
   std::vector<CheckpointRequest> checkpoints;
   Link link;

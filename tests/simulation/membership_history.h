@@ -23,7 +23,7 @@ enum class MembershipSabotage {
   kHidesLeft,        // observers do not learn of a departure
   kAnnouncesFirst,   // workers learn of a generation before its observers
   kDropsHeartbeats,  // the signs of life of one member do not count
-  kStopsLooking,     // nobody looks at the deadlines
+  kStopsLooking,     // deadlines are not checked
   kLosesWrite,       // a write is reported as durable, and is not
 };
 

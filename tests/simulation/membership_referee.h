@@ -42,7 +42,7 @@ class MembershipReferee {
   // It stops. Observers may learn yet that members have left, whose departures
   // were being written, and of the end that follows from that.
   void OnStopping() { stopping_ = true; }
-  // Its streams and what waited for it are gone.
+  // Its streams have ended, and the calls that waited for it.
   void OnStopped();
 
   // What comes in.
@@ -65,7 +65,7 @@ class MembershipReferee {
   void OnFallback(absl::string_view address) {
     fallback_ = std::string(address);
   }
-  // Nobody's time has passed: the coordinator stood still.
+  // All timeouts begin again: the coordinator had stalled.
   void OnTimeoutsRestarted();
 
   // What goes out, in the order of the effects.
@@ -99,7 +99,8 @@ class MembershipReferee {
 
   // The last generation has ended since all have done their work.
   bool finished() const { return finished_; }
-  // The members of the last generation were sent away, and may have heard it.
+  // The members of the last generation were asked to regroup, and may have
+  // received that.
   bool received_regroup() const {
     return last_ != nullptr && last_->received_regroup;
   }
@@ -133,7 +134,7 @@ class MembershipReferee {
     std::map<Incarnation, size_t> by_incarnation;
     bool running = false;
     bool noticed = false;    // by the observers of this term
-    bool announced = false;  // all who asked meanwhile are answered
+    bool announced = false;  // all that asked meanwhile are answered
     bool regroups = false;
     bool received_regroup = false;
     std::set<int64_t> plans;
@@ -195,7 +196,7 @@ class MembershipReferee {
   std::vector<int> ended_streams_;       // closed by this change, with an error
   std::map<Incarnation, Promise> left_;  // departures that were answered
   std::set<Incarnation> dead_;           // exits that were answered
-  absl::Time last_change_;               // of what who waits, waits for
+  absl::Time last_change_;               // of what waiting workers wait for
   int64_t promises_ = 0;
   Generation durable_;  // the highest that is known to be
   std::string fallback_;

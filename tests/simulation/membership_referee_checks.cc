@@ -70,7 +70,7 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
   if (next.by_incarnation.size() != next.ranks.size()) {
     Violate("a process is in a generation twice");
   }
-  // It follows the last one, unless nobody could go on from that.
+  // It follows the last one, unless that has no survivor.
   const Generation previous = commit.run.previous;
   const bool follows = last_ != nullptr && previous == last_->generation;
   const bool must =
@@ -123,7 +123,7 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
 void MembershipReferee::CheckAnswer(const PendingJoin& join_id,
                                     const server::JoinResult& result) {
   Run* const run = Find(result.generation);
-  // Who asks again while it is announced is answered after that.
+  // A worker that asks again while it is announced is answered after that.
   if (run == nullptr || (!run->running && run->announced)) {
     return Violate("a worker is answered with a generation that does not run");
   }

@@ -76,7 +76,7 @@ TEST_F(MembershipSimulationTest, HistoriesOfAThousandWorkersHold) {
   Describe(kLargeHistories, first);
 }
 
-// That the referee can tell: what would follow from a broken machine is found.
+// The referee finds what follows from each way to break the machine.
 class MembershipSabotageTest
     : public testing::TestWithParam<MembershipSabotage> {
  protected:

@@ -30,7 +30,7 @@ class MembershipStore {
   // Calls back once all that was written before is durable, or has failed.
   void AfterWritten(std::function<void()> done);
   void Crash();
-  // Makes all durable that waits, and calls nobody back.
+  // Makes all pending writes durable, without their callbacks.
   void Drain();
 
   // Writes fail with this probability from now on.

@@ -294,7 +294,7 @@ void MembershipWorld::StartCoordinator() {
     });
   };
   coordinator_ = std::make_unique<MembershipCoordinator>(around);
-  // What the ranks were sent last is what they bring, or nobody has heard it.
+  // The ranks bring what they were sent last, unless none has received it.
   if (referee_.regroups() && dice_.Chance(0.5)) {
     coordinator_->NoteRegroup(referee_.received_regroup());
   }
@@ -353,7 +353,7 @@ void MembershipWorld::GoDown() {
   stopping_ = false;
   referee_.OnStopped();
   coordinator_.reset();
-  // Their connections are gone: they find out by themselves.
+  // Their connections are broken: they find out by themselves.
   for (Process& process : processes_) {
     if (process.ended()) continue;
     Break(process.stream);

@@ -26,12 +26,12 @@ namespace coxswain::simulation {
 // before has made durable, among simulated workers, their launchers, and the
 // network between them.
 //
-// First there are troubles: processes die, stall and are started again,
-// messages are lost, repeated and late, streams break, writes fail, the
-// coordinator dies, stops or stands still, generations regroup or are aborted.
-// Then everything works, and after a time that the options bound each worker
-// must be in a generation, or wait for a place in it. Last, all leave for good,
-// and whoever is started again must find the job done.
+// First there are troubles: processes die, stall and are restarted, messages
+// are lost, repeated and late, streams break, writes fail, the coordinator
+// dies, stops or stalls, generations regroup or are aborted. Then everything
+// works, and after a time that the options bound each worker must be in a
+// generation, or wait for a place in it. Last, all leave for good, and every
+// process that is restarted must find the job done.
 class MembershipWorld {
  public:
   explicit MembershipWorld(
@@ -89,7 +89,7 @@ class MembershipWorld {
     Incarnation incarnation;
     uint64_t launcher = 0;
     State state = State::kStarting;
-    int calls = 0;  // that it has made; answers to earlier ones are not heard
+    int calls = 0;  // that it has made; answers to earlier ones are dropped
     uint64_t join_id = 0;  // of its last Join, in this term
     Term join_term;
     Generation generation;  // the last one it was in
@@ -119,7 +119,7 @@ class MembershipWorld {
     Term term;
     uint64_t attachment = 0;  // 0: none
     bool broken = false;
-    bool ended = false;  // the worker has heard of its end
+    bool ended = false;  // the worker has received its end
     bool aborted = false;
     absl::Time last_event;  // that is on its way to the worker
   };
@@ -158,8 +158,8 @@ class MembershipWorld {
   void ToCoordinator(std::function<void()> bring, std::function<void()> fail);
   void BringNow(const std::function<void()>& bring,
                 const std::function<void()>& fail);
-  // The same for a call, which may be lost or repeated; of one that is not
-  // heard of again the answer is lost.
+  // The same for a call, which may be lost or repeated; the answer of a lost
+  // call is lost.
   void Send(const std::function<void(bool received)>& bring,
             const std::function<void()>& again);
   void StartLater(int place, uint64_t launcher, absl::Duration delay);

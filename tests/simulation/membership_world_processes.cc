@@ -10,7 +10,7 @@
 namespace coxswain::simulation {
 namespace {
 
-// Until a coordinator notices that a client is gone, at most.
+// The longest time until a coordinator notices that a client has died.
 constexpr absl::Duration kNotices = absl::Seconds(15);
 // A report that is not answered by then is made again.
 constexpr absl::Duration kReportTimeout = absl::Seconds(5);
@@ -81,7 +81,7 @@ void MembershipWorld::Start(int place, uint64_t launcher) {
   Ask(&process);
 }
 
-// Its connections are gone: the coordinator notices some time.
+// Its connections are broken: the coordinator notices some time.
 void MembershipWorld::Forget(const Process& process) {
   if (process.join_id == 0) return;
   WithdrawLater(process.join_id, process.join_term);
@@ -332,7 +332,7 @@ void MembershipWorld::MakeWay(Process* process, Generation generation) {
       phase_ == Phase::kEpilogue) {
     return Leave(process, false, false);
   }
-  // Its Join says as much.
+  // Its Join has the same effect.
   if (dice_.Chance(0.3)) return Ask(process);
   Leave(process, false, true);
 }

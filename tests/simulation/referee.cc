@@ -215,7 +215,7 @@ void Referee::OnExchangeBegins(int rank, int64_t round,
       round < decided()) {
     return;
   }
-  // The tickets that a coordinator had which is gone are not counted any more.
+  // The tickets of an earlier coordinator no longer count.
   if (coordinator_ > 0) return;
   if (ReceivedIn(round).tickets != history_.world_size) {
     Violate(absl::StrCat("rank ", rank, " began the exchange of round ", round,
@@ -290,9 +290,9 @@ bool Referee::MustFail() const {
   return history_.deviation != Deviation::kTwoTickets;
 }
 
-// The odd ranks are those that deviated. Of two ranks nobody can tell which is
-// odd: then both may be named. Of several deviants one may not have been heard
-// yet.
+// The outliers are those that deviated. Of two ranks either may be the one:
+// then both may be named. Of several deviants the ticket of one may not have
+// arrived yet.
 void Referee::CheckFailureNames() {
   const std::vector<int> odd = Outliers(failure_);
   const std::set<int> named(odd.begin(), odd.end());

@@ -17,9 +17,9 @@
 
 namespace coxswain::simulation {
 
-// Holds what happens in a history against what must hold in each. Knows
-// nothing of how either side works: only what was said to whom, and what was
-// done then. The first thing that does not hold is kept.
+// Compares what happens in a history with what must hold in each. Knows nothing
+// of how either side works: only which messages were sent to whom, and what was
+// done then. Keeps the first violation.
 class Referee {
  public:
   explicit Referee(const History& history);
@@ -27,7 +27,7 @@ class Referee {
   // What the coordinator has received; repetitions do not count.
   void OnTicketReceived(int rank, const schedule::Ticket& ticket);
   void OnVoteReceived(int rank, const schedule::Vote& vote);
-  // What it says. `plan` is the one that the round was measured by.
+  // What it sends. `plan` is the one that the round was measured by.
   void OnRegroupWanted() { regroup_wanted_ = true; }
   void OnCheckpointWanted() { checkpoint_wanted_ = true; }
   // It has died, and knows only what was kept.
@@ -49,7 +49,7 @@ class Referee {
   void OnActed(int rank, int64_t round, int64_t step,
                const schedule::Decision& decision);
   void OnWaited(int rank, absl::Duration waited, absl::Duration limit);
-  // A rank's timeout was over before anybody had an answer for it.
+  // A rank's timeout passed before it got an answer.
   void OnGaveUp(int rank);
   void OnLeft(int rank);
   void OnDeviated(int rank) { deviated_.push_back(rank); }
@@ -80,7 +80,7 @@ class Referee {
   };
   const std::vector<Decided>& rounds() const { return rounds_; }
 
-  // Decisions that nobody knew of after a crash.
+  // Returns how many decisions no rank knew after a crash.
   int64_t made_again() const { return made_again_; }
 
   // What the test's own wire puts into a decision, to know it again.
@@ -101,8 +101,8 @@ class Referee {
   };
 
   Received& ReceivedIn(int64_t round);
-  // Whether a round was decided by a coordinator that is gone, and nobody knows
-  // of it.
+  // Returns whether a round was decided by an earlier coordinator, and no rank
+  // knows of it.
   bool IsForgotten(int64_t round) const;
   void CheckRegroup(const schedule::Decision& decision,
                     const Received& received);

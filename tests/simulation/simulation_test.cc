@@ -115,7 +115,7 @@ TEST(SimulationTest, RandomHistoriesHold) {
   }
 }
 
-// That the referee can tell: what would follow from a broken core is found.
+// The referee finds what follows from each way to break the core.
 class SabotageTest : public testing::TestWithParam<Sabotage> {};
 
 TEST_P(SabotageTest, IsFound) {

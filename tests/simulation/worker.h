@@ -17,8 +17,8 @@ namespace coxswain::simulation {
 // The decision without what is not sent.
 schedule::Decision AsSent(schedule::Decision decision);
 
-// One rank: a training loop around the real StepAgent. What it does next is
-// asked and said by the world, which owns the time.
+// One rank: a training loop around the real StepAgent. The world, which owns
+// the time, drives it.
 struct Worker {
   enum class Phase {
     kComputing,
@@ -63,7 +63,7 @@ struct Worker {
   int data = std::numeric_limits<int>::max();  // micro-batches left
   int64_t exchanges = 0;                       // begun
   int64_t exchange_round = 0;
-  bool all_done = false;  // as the last exchange said
+  bool all_done = false;  // as the last exchange returned
 
   bool connected = true;
   int connection = 0;
@@ -74,7 +74,7 @@ struct Worker {
   absl::Time progressed;
   absl::Time next_wake = absl::InfiniteFuture();
   bool deviated = false;
-  bool frozen = false;  // the whole process stands still
+  bool frozen = false;  // the whole process is suspended
 };
 
 }  // namespace coxswain::simulation

@@ -28,22 +28,22 @@ namespace coxswain::simulation {
 // the consequences.
 enum class Sabotage {
   kNone,
-  kFlipsCommit,       // its decisions say the opposite
+  kFlipsCommit,       // its decisions are inverted
   kRelabelsRounds,    // a decision is taken for that of the present round
   kDelaysPlans,       // plans come with the decision after theirs
-  kDecidesAlone,      // it is answered before the others have said anything
-  kSwallowsAnswers,   // it hears nothing
-  kHidesPositions,    // a coordinator that was restarted is told none
+  kDecidesAlone,      // it is answered before the others have sent anything
+  kSwallowsAnswers,   // it receives nothing
+  kHidesPositions,    // a coordinator that was restarted receives none
   kForgetsLast,       // a crash loses also what was written
   kForgetsPlan,       // the plan before the one in force is not kept
   kHidesCheckpoints,  // its decisions ask for none
 };
 
 // One history: the real StepAgreement and a real StepAgent for each rank, on a
-// link that loses, repeats and reorders what they say, under a clock that jumps
-// from one event to the next. The coordinator may die: what it knew is lost
-// then, but what was written, and so is what was on its way. Writes that
-// nobody waits for are lost from some point on.
+// link that loses, repeats and reorders messages, under a clock that jumps from
+// one event to the next. The coordinator may die: it loses what it knew but
+// what was written, and what was on its way. Writes that no call waits for are
+// lost from some point on.
 class World {
  public:
   explicit World(const History& history, Sabotage sabotage = Sabotage::kNone);
@@ -61,7 +61,7 @@ class World {
     int64_t crashes = 0;
     int64_t made_again = 0;       // decisions that a crash took with it
     int64_t known_by_a_rank = 0;  // that only a rank still knew
-    int64_t plans_late = 0;       // in force at a crash, and heard of after it
+    int64_t plans_late = 0;       // in force at a crash, and known after it
     int64_t events = 0;
   };
   Result Run();

@@ -37,7 +37,8 @@ void World::Commit(uint64_t up_to) {
   }
 }
 
-// What a rank has heard that leaves, written before its leaving is.
+// Writes the last decision that a leaving rank has received, before its
+// departure is written.
 void World::Keep(const Worker& worker) {
   const std::optional<schedule::Decision> received =
       worker.agent.last_decision();
@@ -86,7 +87,7 @@ void World::WantCheckpoint(const CheckpointRequest& request) {
   }
 }
 
-// Some have heard it then, and some have not.
+// Some have received it then, and some have not.
 void World::CrashWith(const schedule::Decision& decision) {
   const bool news = decision.plan.has_value() || !decision.stop.empty() ||
                     !decision.regroup.empty() || !decision.checkpoint.empty();
@@ -164,7 +165,7 @@ void World::MakeAgreement(bool resumed) {
   }
 }
 
-// The membership gives up who has not come back.
+// The membership drops the ranks that have not come back.
 void World::AfterGrace() {
   if (Idle()) return;
   schedule::ScheduleMismatch mismatch;
@@ -176,7 +177,7 @@ void World::AfterGrace() {
 }
 
 void World::Reattach(Worker* worker) {
-  // Whoever meets nobody tries again when the coordinator is there.
+  // A rank that finds no coordinator tries again when there is one.
   if (agreement_ == nullptr || worker->connected) return;
   const bool restarted = worker->coordinator != coordinator_;
   if (restarted && worker->frozen) return;
@@ -205,7 +206,7 @@ void World::SendPosition(Worker* worker) {
       worker->agent.last_decision();
   if (!received.has_value() || Idle()) return;
   if (sabotage_ == Sabotage::kHidesPositions) return;
-  // What other threads of the rank say may come before it; but none of them
+  // Messages of the rank's other threads may come before it; but none of them
   // leaves.
   if (worker->phase == Worker::Phase::kLeft || dice_.Chance(0.7)) {
     return ReceivePosition(worker->rank, *received);

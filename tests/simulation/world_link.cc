@@ -85,7 +85,7 @@ void World::OnToRank(const Event& event) {
   Worker* worker = &Rank(event.rank);
   const ToRank& message = to_rank_[event.payload];
   if (!worker->connected || !worker->SessionRuns()) return;
-  // The stream from a coordinator that is gone has ended.
+  // The stream from an earlier coordinator has ended.
   if (message.coordinator != worker->coordinator) return;
   if (message.connection != worker->connection && dice_.Chance(0.5)) return;
   const bool sabotaged = event.rank == 0;

@@ -114,7 +114,7 @@ void World::Deviate(Worker* worker, schedule::Ticket* ticket) {
       break;
     case Deviation::kFutureRound:
       ++ticket->digest;
-      // At once: later it could be taken for what the rank says then.
+      // At once: later it could be taken for the rank's ticket then.
       SendForged(*worker, *ticket, worker->agent.round() + dice_.Int(1, 3),
                  absl::ZeroDuration());
       *ticket = honest;
@@ -233,14 +233,14 @@ void World::OnWake(Worker* worker) {
   Pump(worker);
 }
 
-// Says what the rank has to say, and comes back when it has more.
+// Sends what the rank has to send, and schedules the next time.
 void World::Pump(Worker* worker) {
   if (!worker->SessionRuns()) return;
   for (const schedule::StepAgent::Outgoing& outgoing :
        worker->agent.Take(now_)) {
     SendUp(*worker, outgoing);
   }
-  // In an exchange nobody waits at the gate.
+  // During an exchange no rank waits at the gate.
   absl::Time wake = worker->agent.deadline();
   if (wake <= now_) wake = now_ + history_.resend;
   if (wake >= worker->next_wake || wake == absl::InfiniteFuture()) return;

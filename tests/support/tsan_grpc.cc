@@ -1,10 +1,10 @@
-// Tells ThreadSanitizer what gRPC orders.
+// Shows ThreadSanitizer what gRPC orders.
 //
 // Debian's gRPC is not instrumented: the sanitizer cannot see that the memory
 // handed over with an operation is safe to touch once the operation has
-// completed, and would report every callback. These functions stand in front
-// of gRPC's own at the one door through which all operations pass, the C API,
-// and state the order that gRPC promises:
+// completed, and would report every callback. These functions stand in front of
+// gRPC's own where all operations pass, in the C API, and state the order that
+// gRPC promises:
 //
 //   start of an operation  ->  the event that completes it (same tag)
 //   start of a server      ->  every later event
@@ -12,8 +12,9 @@
 //
 // A server's reactor is the one case that is settled inside the library: its
 // OnDone comes after its other callbacks, and its OnCancel after its creation.
-// Two counters in the call say so. OnDone and OnCancel also run on the thread
-// that finds the counter at zero, and not on one more whose order is not seen.
+// Two counters in the call state that. OnDone and OnCancel also run on the
+// thread that finds the counter at zero, and not on another one whose order is
+// not seen.
 //
 // What gRPC's headers guard with absl::Mutex is ordered by it. And the last
 // owner of an absl::Status, which deletes it, comes after all others: they

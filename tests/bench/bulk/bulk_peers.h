@@ -11,7 +11,7 @@
 
 namespace coxswain::bench {
 
-// Memory that nobody has written to before.
+// Memory that has not been written to before.
 struct NewBytes {
   explicit NewBytes(size_t size_in) : data(new char[size_in]), size(size_in) {}
 
@@ -37,8 +37,8 @@ class BulkPeer {
 // comes to it, and sends what it has; without one, it looks at nothing.
 absl::StatusOr<std::unique_ptr<BulkPeer>> StartTcp(const std::string& file);
 
-// gRPC as it comes, with messages of 1 MiB in a `bytes` field, a CRC-32C of
-// each checked by who receives it, and a file as above.
+// gRPC with default settings, with messages of 1 MiB in a `bytes` field, a
+// CRC-32C of each checked by its receiver, and a file as above.
 absl::StatusOr<std::unique_ptr<BulkPeer>> StartPlainBytes(
     const std::string& file);
 

@@ -63,7 +63,7 @@ class Service final : public PlainBytes::Service {
   size_t size_ = 0;
 };
 
-// Says its port to `out`, and serves until it is killed.
+// Writes its port to `out`, and serves until it is killed.
 void Serve(const std::string& file, int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Service service(file);

@@ -25,7 +25,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(5);
 void Serve(const CoordinatorProcessOptions& process,
            const std::string& port_file) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // What it has to say is work too.
+  // Its log is work too.
   const std::string log = process.folder + "/log";
   const UniqueFd file(
       open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));

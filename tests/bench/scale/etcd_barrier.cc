@@ -84,7 +84,7 @@ class EtcdBarrier::Client {
               });
   }
 
-  // Who waits; `revision` is that of this client's own key.
+  // A client that waits; `revision` is that of its own key.
   void Look(const std::string& barrier, int64_t size, int64_t revision,
             const Done& done) {
     etcdserverpb::RangeRequest request;

@@ -93,8 +93,8 @@ absl::StatusOr<Phase> LargeJob::Join() {
   });
 }
 
-// More connections than the coordinator's door has room for would be closed,
-// and have to be tried again; a channel of a given connection does not.
+// The coordinator closes connections beyond its limit, which are then tried
+// again; a channel of a given connection does not try again.
 void LargeJob::AwaitGreetings(size_t from, size_t to) const {
   const CancelSignal never;
   for (size_t i = from; i < to; ++i) {
@@ -162,7 +162,8 @@ absl::StatusOr<Phase> LargeJob::Barrier() {
 }
 
 absl::StatusOr<Phase> LargeJob::Lose() {
-  // Every tenth or so; their processes are gone, and so are their connections.
+  // Every tenth or so; their processes have ended, and so have their
+  // connections.
   const size_t stride = workers_.size() / static_cast<size_t>(options_.lose);
   std::vector<std::unique_ptr<LightWorker>> left;
   for (size_t i = 0; i < workers_.size(); ++i) {

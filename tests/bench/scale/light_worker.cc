@@ -25,7 +25,7 @@ using Rendezvous = v1::Rendezvous::StubInterface::async_interface;
 using GroupCalls = v1::Group::StubInterface::async_interface;
 using StoreCalls = v1::Store::StubInterface::async_interface;
 
-// For what has nothing to say but a status.
+// For calls that return only a status.
 template <typename Response>
 auto StatusTo(const LightWorker::Done& done) {
   return [done](const absl::Status& status, const Response&) { done(status); };

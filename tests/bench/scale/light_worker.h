@@ -16,10 +16,10 @@
 
 namespace coxswain::bench {
 
-// What one worker says to the coordinator, over a real connection of its own,
-// and nothing else of a worker: thousands of them fit into a process. All calls
-// return at once; `done` is called once, from a thread of gRPC's. A worker does
-// one thing at a time, but for its Attach stream.
+// Sends what one worker sends to the coordinator, over a real connection of its
+// own, and is nothing else of a worker: thousands of them fit into a process.
+// All calls return at once; `done` is called once, from a thread of gRPC's. A
+// worker does one thing at a time, except for its Attach stream.
 class LightWorker {
  public:
   using Done = std::function<void(const absl::Status&)>;
@@ -53,10 +53,10 @@ class LightWorker {
   // The groups of a mesh of that many nodes by slots.
   void CreateMesh(int nodes, int slots, const Done& done);
   void Set(const std::string& key, const std::string& value, const Done& done);
-  // Gets them one after the other, each as soon as it is there.
+  // Gets them one after the other, each as soon as it is set.
   void GetAll(std::vector<std::string> keys, const Done& done);
   void Barrier(const std::string& tag, const Done& done);
-  // What its launcher would say of it.
+  // Sends its launcher's report.
   void ReportExit(const Place& of, const Done& done);
   void Detach();
 

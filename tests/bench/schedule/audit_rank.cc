@@ -40,7 +40,7 @@ absl::Duration ProcessCpuTime() {
          absl::DurationFromTimeval(usage.ru_stime);
 }
 
-// As much work for each call, whoever takes the processor meanwhile.
+// As much work for each call, independent of what else uses the processor.
 void Compute(int64_t iterations) {
   volatile double sink = 0;
   double x = 1;

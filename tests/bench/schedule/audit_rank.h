@@ -50,8 +50,9 @@ class AuditRank {
   absl::StatusOr<Steps> Take(const std::string& enforcement, int count,
                              absl::Duration compute, bool elsewhere);
 
-  // What left this rank in one optimizer step of that many micro-batches: with
-  // exchanges where the accumulator says so, or in each of them.
+  // Returns what left this rank in one optimizer step of that many
+  // micro-batches: with exchanges where the accumulator's `sync` is true, or in
+  // each of them.
   absl::StatusOr<int64_t> WireBytes(int micro_batches, bool each);
 
  private:

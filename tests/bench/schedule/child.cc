@@ -33,7 +33,7 @@ void RunOnAllProcessors() {
   sched_setaffinity(0, sizeof(all), &all);
 }
 
-// Runs `serve` in a child, which tells its port through the function that it
+// Runs `serve` in a child, which reports its port through the function that it
 // is given.
 absl::StatusOr<int> StartChild(
     const std::function<void(const std::function<void(int)>&)>& serve) {

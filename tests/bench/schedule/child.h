@@ -15,10 +15,10 @@ namespace coxswain::bench {
 // A coordinator, whose state is kept below `folder`: "HOST:PORT".
 absl::StatusOr<std::string> StartCoordinator(const std::string& folder);
 
-// Answers a round over bare sockets: whoever connects sends the number of
-// clients, in four bytes, for each round, and gets four bytes once all have
-// done so. One thread and one epoll: the least that any such server can do.
-// Returns its port.
+// Answers a round over bare sockets: each client sends the number of clients,
+// in four bytes, for each round, and gets four bytes once all have done so. One
+// thread and one epoll: the least that any such server can do. Returns its
+// port.
 absl::StatusOr<int> StartEpollServer();
 
 }  // namespace coxswain::bench

@@ -12,7 +12,7 @@
 
 namespace coxswain::bench {
 
-// Serves until the process ends; see StartEpollServer. Tells the port once it
+// Serves until the process ends; see StartEpollServer. Reports the port once it
 // listens.
 void ServeEpollRounds(const std::function<void(int port)>& tell);
 

@@ -113,7 +113,7 @@ LightWorkers::~LightWorkers() {
 void LightWorkers::OnEvent(const v1::AttachEvent& event) {
   const int all = static_cast<int>(workers_.size());
   MutexLock lock(&mutex_);
-  // Nobody is woken for less than everything.
+  // No thread is woken before all have been answered.
   if (event.has_attached() && ++attached_ == all) changed_.NotifyAll();
   if (event.has_decision() && ++decided_ == all) changed_.NotifyAll();
   if (event.has_abort()) {

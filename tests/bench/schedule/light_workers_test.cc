@@ -56,7 +56,7 @@ TEST(LightWorkersTest, ConnectionsThatFailAtFirstAreMadeAgain) {
   joining.join();
   ASSERT_OK(workers);
   EXPECT_OK((*workers)->Round());
-  workers->reset();  // leaves while the coordinator is there
+  workers->reset();  // leaves while the coordinator runs
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ inline absl::Duration ThreadCpuTime() {
   return absl::DurationFromTimespec(now);
 }
 
-// Measures what the training thread spends in another gate.
+// Measures the time that the training thread spends in another StepGate.
 class TimedGate : public schedule::StepGate {
  public:
   explicit TimedGate(schedule::StepGate* gate) : gate_(*gate) {}

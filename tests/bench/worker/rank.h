@@ -58,11 +58,11 @@ class Rank {
   absl::StatusOr<Timing> Exchange();
   // The forward and the backward pass of a micro-batch that exchanges nothing.
   absl::StatusOr<Timing> Micro();
-  // That many micro-batches, each with its forward; setting gradients to zero
-  // is not timed. `kind` says which of them exchange: "baseline" (each),
-  // "no_sync" (the last, the others run in a NoSync scope), "accumulate" (the
-  // last, by the accumulator). With `in_turn` exchanges follow the backward
-  // pass instead of running during it.
+  // Runs that many micro-batches, each with its forward; setting gradients to
+  // zero is not timed. `kind` selects which of them exchange: "baseline"
+  // (each), "no_sync" (the last, the others run in a NoSync scope),
+  // "accumulate" (the last, by the accumulator). With `in_turn` exchanges
+  // follow the backward pass instead of running during it.
   absl::StatusOr<Timing> Window(const std::string& kind, int micro_batches,
                                 bool in_turn);
   // What is answered to a backward pass in a NoSync scope whose forward ran

@@ -40,7 +40,8 @@ std::vector<double> Int8Reference::Quantise(std::vector<double>& values) const {
 std::vector<double> Int8Reference::Step(
     const std::vector<std::vector<double>>& local) {
   std::vector<double> result;
-  // Slices begin and end with blocks, so who owns a block does not matter.
+  // Slices begin and end with blocks, so which rank owns a block does not
+  // matter.
   for (size_t begin = 0; begin < count_; begin += block_) {
     const size_t end = std::min(begin + block_, count_);
     std::vector<double> mean(end - begin, 0.0);

@@ -13,9 +13,9 @@
 namespace coxswain {
 namespace reference {
 
-// The low-rank hooks as their formulas say, all ranks at once, in double.
-// Written against the formulas (powersgd: Vogels, Karimireddy, Jaggi 2019;
-// acp_sgd: Zhang, Zhang, Shi, Chu, Li 2023), not against the hooks.
+// The low-rank hooks by their formulas, all ranks at once, in double. Written
+// against the formulas (powersgd: Vogels, Karimireddy, Jaggi 2019; acp_sgd:
+// Zhang, Zhang, Shi, Chu, Li 2023), not against the hooks.
 struct LowRankOptions {
   int64_t rank = 1;
   double rate = 2;  // min_compression_rate
