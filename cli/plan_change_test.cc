@@ -20,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::string Said(const absl::StatusOr<std::string>& text) {
+std::string TextOf(const absl::StatusOr<std::string>& text) {
   return text.ok() ? *text : text.status().ToString();
 }
 
@@ -165,11 +165,11 @@ TEST(PlanChangeTest, AveragersAreNoticed) {
 }
 
 TEST(ReadPlanOverridesTest, JoinsSortsAndChecks) {
-  EXPECT_EQ(Said(ReadPlanOverrides({})), "");
+  EXPECT_EQ(TextOf(ReadPlanOverrides({})), "");
   EXPECT_EQ(
-      Said(ReadPlanOverrides({" tail=drop  max_steps=5", "accumulation=4"})),
+      TextOf(ReadPlanOverrides({" tail=drop  max_steps=5", "accumulation=4"})),
       "accumulation=4 max_steps=5 tail=drop");
-  EXPECT_EQ(Said(ReadPlanOverrides(
+  EXPECT_EQ(TextOf(ReadPlanOverrides(
                 {"hook=powersgd(rank=4, start_step=9) tail=drop"})),
             "hook=powersgd(rank=4,start_step=9) tail=drop");
   EXPECT_THAT(ReadPlanOverrides({"tail=drop", "tail=drop"}),

@@ -15,7 +15,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::string Said(const absl::StatusOr<std::string>& text) {
+std::string TextOf(const absl::StatusOr<std::string>& text) {
   return text.ok() ? *text : text.status().ToString();
 }
 
@@ -111,7 +111,7 @@ class PlanTest : public testing::Test {
 };
 
 TEST_F(PlanTest, AChangeOfARunningJobBeginsAtTheNextStep) {
-  EXPECT_THAT(Said(Set({"accumulation=8"})),
+  EXPECT_THAT(TextOf(Set({"accumulation=8"})),
               "version 4 of the plan of job x: accumulation 2 -> "
               "8, from the next step\n");
   ASSERT_TRUE(proposed_.has_value());
@@ -127,7 +127,7 @@ TEST_F(PlanTest, AChangeOfARunningJobBeginsAtTheNextStep) {
 
 TEST_F(PlanTest, AJobThatDoesNotRunChangesWithItsNextGeneration) {
   state_ = "ended";
-  EXPECT_THAT(Said(Set({"accumulation=8"})),
+  EXPECT_THAT(TextOf(Set({"accumulation=8"})),
               HasSubstr("from the next generation\n"));
   EXPECT_EQ(proposed_->plan().at_step(), 0);
   EXPECT_THAT(Set({"accumulation=8", "at=next"}),
@@ -139,7 +139,7 @@ TEST_F(PlanTest, AJobThatDoesNotRunChangesWithItsNextGeneration) {
 
 TEST_F(PlanTest, WithoutEnforcementAPlanWaitsForAGeneration) {
   (*plans_.mutable_current()->mutable_terms())["enforcement"] = "off";
-  EXPECT_THAT(Said(Set({"accumulation=8"})),
+  EXPECT_THAT(TextOf(Set({"accumulation=8"})),
               HasSubstr("from the next generation\n"));
   EXPECT_THAT(Set({"accumulation=8", "at=20"}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -147,7 +147,7 @@ TEST_F(PlanTest, WithoutEnforcementAPlanWaitsForAGeneration) {
 }
 
 TEST_F(PlanTest, AStepCanBeNamed) {
-  EXPECT_THAT(Said(Set({"accumulation=8", "at=200"})),
+  EXPECT_THAT(TextOf(Set({"accumulation=8", "at=200"})),
               HasSubstr("from step 200\n"));
   EXPECT_EQ(proposed_->plan().at_step(), 200);
 }
@@ -155,7 +155,7 @@ TEST_F(PlanTest, AStepCanBeNamed) {
 TEST_F(PlanTest, HooksThatCannotFollowEachOtherAreRefusedHere) {
   EXPECT_THAT(Set({"hook=powersgd"}), IsInvalid("hook_state=reset"));
   EXPECT_FALSE(proposed_.has_value());
-  EXPECT_THAT(Said(Set({"hook=powersgd", "hook_state=reset"})),
+  EXPECT_THAT(TextOf(Set({"hook=powersgd", "hook_state=reset"})),
               HasSubstr("hook allreduce -> powersgd, hook_state "
                         "carry -> reset, from the next step\n"));
   EXPECT_THAT(Set({"hook=powersgd", "at=generation"}), IsOk());
@@ -163,17 +163,18 @@ TEST_F(PlanTest, HooksThatCannotFollowEachOtherAreRefusedHere) {
 }
 
 TEST_F(PlanTest, LocalSgdBeginsWithAGenerationUnlessAsked) {
-  EXPECT_THAT(Said(Set({"hook=post_local_sgd"})),
+  EXPECT_THAT(TextOf(Set({"hook=post_local_sgd"})),
               HasSubstr("from the next generation\n"));
   EXPECT_THAT(Set({"hook=post_local_sgd", "at=next"}),
               IsInvalid("hook_state=reset"));
-  EXPECT_THAT(Said(Set({"hook=post_local_sgd", "hook_state=reset", "at=next"})),
-              HasSubstr("from the next step\n"));
+  EXPECT_THAT(
+      TextOf(Set({"hook=post_local_sgd", "hook_state=reset", "at=next"})),
+      HasSubstr("from the next step\n"));
 }
 
 TEST_F(PlanTest, APendingPlanIsChangedFurther) {
   *plans_.mutable_next() = PlanOf(4, 2, "bf16");
-  EXPECT_THAT(Said(Set({"accumulation=8", "at=generation"})),
+  EXPECT_THAT(TextOf(Set({"accumulation=8", "at=generation"})),
               "version 5 of the plan of job x: accumulation 2 -> 8, hook "
               "allreduce -> bf16, from the next generation; it takes the "
               "place of version 4, which had not begun\n");
@@ -181,7 +182,7 @@ TEST_F(PlanTest, APendingPlanIsChangedFurther) {
 }
 
 TEST_F(PlanTest, NothingToChangeIsNotProposed) {
-  EXPECT_THAT(Said(Set({"accumulation=2"})),
+  EXPECT_THAT(TextOf(Set({"accumulation=2"})),
               "no change: the plan of job x already has these settings, in "
               "version 3\n");
   EXPECT_FALSE(proposed_.has_value());

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string Said(const absl::StatusOr<std::string>& text) {
+std::string TextOf(const absl::StatusOr<std::string>& text) {
   return text.ok() ? *text : text.status().ToString();
 }
 
@@ -121,7 +121,7 @@ TEST(WhyTest, AsksForTheJob) {
       });
   JobOptions options;
   options.job = "x";
-  EXPECT_THAT(Said(ShowWhy(options, stub)), HasSubstr("generation 2"));
+  EXPECT_THAT(TextOf(ShowWhy(options, stub)), HasSubstr("generation 2"));
   options.job = "y";
   EXPECT_THAT(ShowWhy(options, stub),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such job")));

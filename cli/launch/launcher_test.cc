@@ -144,8 +144,8 @@ TEST(LauncherTest, AWorkerThatIsKilledEndsTheJobAndNothingIsLeft) {
   EXPECT_THAT(launcher->err(),
               HasSubstr(absl::StrCat("(pid ", workers[1],
                                      ") was killed by signal 9 (SIGKILL)")));
-  for (const pid_t pid : workers) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
-  for (const pid_t pid : children) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
+  for (const pid_t pid : workers) EXPECT_TRUE(WaitUntilEnded(pid, kSoon));
+  for (const pid_t pid : children) EXPECT_TRUE(WaitUntilEnded(pid, kSoon));
 }
 
 TEST(LauncherTest, SignalsAreForwarded) {
@@ -198,7 +198,7 @@ TEST(LauncherTest, NoWorkerOutlivesAKilledLauncher) {
   const std::vector<pid_t> workers = NumbersAfter("worker=", launcher->out());
   ASSERT_THAT(workers, SizeIs(2));
   launcher->Signal(SIGKILL);
-  for (const pid_t pid : workers) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
+  for (const pid_t pid : workers) EXPECT_TRUE(WaitUntilEnded(pid, kSoon));
 }
 
 // Holds a worker until the test opens it.
@@ -246,7 +246,7 @@ class OrphansScenario {
     ASSERT_THAT(orphans, SizeIs(6));
     for (const pid_t pid : orphans) ASSERT_EQ(kill(pid, 0), 0);
     orphans_end_.Open();
-    for (const pid_t pid : orphans) EXPECT_TRUE(WaitUntilGone(pid, kSoon));
+    for (const pid_t pid : orphans) EXPECT_TRUE(WaitUntilEnded(pid, kSoon));
     // What the worker writes from here on is copied only by a launcher that has
     // collected them.
     worker_goes_on_.Open();
@@ -445,7 +445,7 @@ TEST(LauncherTest, AStalledReaderDoesNotHoldUpTheEnd) {
                     "if [ $COXSWAIN_LOCAL_RANK = 1 ]; then exit 3; fi; "
                     "head -c 10000000 /dev/zero | tr '\\0' '\\n'; exit 4",
                     {"0s", "0s"});
-  EXPECT_TRUE(WaitUntilGone(launcher->pid(), kSoon));
+  EXPECT_TRUE(WaitUntilEnded(launcher->pid(), kSoon));
   ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kSoon));
   EXPECT_EQ(exit.Status(), 3);
 }

@@ -7,7 +7,7 @@
 namespace coxswain::bench {
 namespace {
 
-TEST(StreamCopyTest, CopiesExactlyWhatItIsTold) {
+TEST(StreamCopyTest, CopiesExactlyTheGivenBytes) {
   std::string from(1000, ' ');
   for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<char>(i);
   for (const size_t offset : {0, 1, 63}) {

@@ -57,7 +57,7 @@ TEST(ModelTest, OnlyCommittedStepsCount) {
   EXPECT_LT(bytes_of_a_step(true), plain);
 }
 
-TEST(ModelTest, SaysWhatIsWrongWithASpec) {
+TEST(ModelTest, ReportsWhatIsWrongWithASpec) {
   EXPECT_FALSE(Model::Create("nothing", {Vector("a", 5)}, 1).ok());
 }
 

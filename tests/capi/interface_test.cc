@@ -251,7 +251,7 @@ TEST(CapiStructsTest, ASizeThatIsNotSetIsNamed) {
   ExpectInvalid(lib.cx_info(job[0], &info), "info has the size 1099511627776");
 }
 
-TEST(CapiJoinTest, WhatIsWrongWithTheOptionsIsSaid) {
+TEST(CapiJoinTest, ReportsWhatIsWrongWithTheOptions) {
   cx_session session = 7;
   auto options = Init<cx_join_options>();
   options.flags = CX_JOIN_NO_ENVIRONMENT;
@@ -278,7 +278,7 @@ TEST(CapiJoinTest, WhatIsWrongWithTheOptionsIsSaid) {
                 "the slot 3 and no node");
 }
 
-TEST(CapiJoinTest, ACoordinatorThatIsNotThereIsSaidByTheDeadline) {
+TEST(CapiJoinTest, AnUnreachableCoordinatorIsReportedByTheDeadline) {
   cx_session session = 0;
   auto options = OptionsOf("nobody", 0, 1);
   options.coordinator = "127.0.0.1:1";
@@ -394,7 +394,7 @@ TEST(CapiInterruptTest, MayCallTheLibrary) {
   EXPECT_EQ(within.asked, 2);
 }
 
-TEST(CapiCallTest, GoesOnInSlicesUntilItIsGivenUp) {
+TEST(CapiCallTest, GoesOnInSlicesUntilItIsCancelled) {
   cx_session session = 0;
   auto options = OptionsOf("slices", 0, 2);
   cx_call call = 0;

@@ -408,7 +408,7 @@ TEST(CapiScheduleTest, AStrictGrantWaitsForAllRanks) {
   job.Leave();
 }
 
-TEST(CapiScheduleTest, ADecisionThatIsGivenUpEndsItsStream) {
+TEST(CapiScheduleTest, ACancelledDecisionEndsItsStream) {
   Job job(2, "commit_vote=true");
   ASSERT_EQ(Announce(job[0], 0, 1), CX_OK);
   ASSERT_EQ(Announce(job[1], 0, 1), CX_OK);
@@ -425,7 +425,7 @@ TEST(CapiScheduleTest, ADecisionThatIsGivenUpEndsItsStream) {
   EXPECT_THAT(Message(), HasSubstr("interrupted"));
 }
 
-TEST(CapiRejoinTest, ThatIsGivenUpEndsTheMembership) {
+TEST(CapiRejoinTest, ThatIsCancelledEndsTheMembership) {
   Job job(2);
   cx_call call = 0;
   cx_session next = 7;
@@ -436,7 +436,7 @@ TEST(CapiRejoinTest, ThatIsGivenUpEndsTheMembership) {
   EXPECT_EQ(next, 0u);
 }
 
-TEST(CapiCollectiveTest, ThatIsGivenUpLeavesTheMemoryAlone) {
+TEST(CapiCollectiveTest, ThatIsCancelledLeavesTheMemoryAlone) {
   Job job(2);
   job.Each([](int, cx_session session) {
     float once = 1;
@@ -495,7 +495,7 @@ TEST(CapiCollectiveTest, GoesOnWithoutACoordinator) {
   });
 }
 
-TEST(CapiCloseTest, EndsCallsThatWaitAndTellsTheOthers) {
+TEST(CapiCloseTest, EndsCallsThatWaitAndNotifiesTheOthers) {
   Job job(2, "commit_vote=true");
   auto decision = Init<cx_decision>();
   ASSERT_EQ(Announce(job[0], 0, 1), CX_OK);

@@ -41,7 +41,7 @@ std::string LogOf(const HookState& state, HookWorld& world) {
   return testing::internal::GetCapturedStderr();
 }
 
-TEST(ApproximateTest, Int8SaysSoOnAnotherNumberOfRanks) {
+TEST(ApproximateTest, Int8ReportsAnotherNumberOfRanks) {
   for (const char* spec : {"int8", "stats(int8)"}) {
     HookWorld world = MakeWorld(spec, 4, kSmall);
     Train(world, 0, 5);
@@ -64,7 +64,7 @@ TEST(ApproximateTest, Int8GoesOnBitByBitOnAsManyRanksAndIsSilent) {
   EXPECT_EQ(Train(as_many, 7, 15), Train(world, 7, 15));
 }
 
-TEST(ApproximateTest, BatchedPowerSgdSaysSoWithOtherBuckets) {
+TEST(ApproximateTest, BatchedPowerSgdReportsOtherBuckets) {
   HookWorld world = MakeWorld("batched_powersgd(start_step=2)", 4, kSmall);
   Train(world, 0, 5);
   const HookState state = world.Save();

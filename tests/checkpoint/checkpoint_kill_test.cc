@@ -60,7 +60,7 @@ class CheckpointKillTest : public testing::Test {
 
   // Waiting collects the output of the workers meanwhile.
   void Pass(absl::Duration time) {
-    workers_->WaitForStdout("(never said)", time).IgnoreError();
+    workers_->WaitForStdout("(never printed)", time).IgnoreError();
   }
 
   // The newest step of which a worker knows that it is complete.
@@ -178,7 +178,7 @@ class CheckpointKillTest : public testing::Test {
     EXPECT_THAT(workers_->Wait(kTimeout), IsOk());
     const absl::Time deadline = Clock::Real()->Now() + kTimeout;
     while (!Savers().empty() && Clock::Real()->Now() < deadline) {
-      coordinator_->WaitForStdout("(never said)", kLook).IgnoreError();
+      coordinator_->WaitForStdout("(never printed)", kLook).IgnoreError();
     }
     EXPECT_THAT(Savers(), IsEmpty());
   }

@@ -115,7 +115,7 @@ TEST_P(Refusal, OfManyDifferencesTheFirstAreShownAndTheOthersCounted) {
       AllOf(HasSubstr("20 differences"), HasSubstr("; and 12 more. ")));
 }
 
-TEST_P(Refusal, TheAdviceIsThere) {
+TEST_P(Refusal, TheErrorHasTheAdvice) {
   ExpectRefusalOf(
       [](std::vector<ParameterSpec>& saved) { saved[3].name = "old.weight"; },
       HasSubstr("Resume with the model and the options that saved it, or begin "

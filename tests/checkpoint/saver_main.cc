@@ -46,9 +46,9 @@ absl::StatusOr<bool> CommitStep(Session& session, int64_t step,
     COXSWAIN_RETURN_IF_ERROR(
         session.store().Set(key, status.ok() ? "yes" : "no"));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string said,
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string answer,
                             session.store().Get(key, kTimeout));
-  return said == "yes";
+  return answer == "yes";
 }
 
 absl::Status SaveStep(Session& session, int64_t step) {

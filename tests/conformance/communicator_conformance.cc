@@ -703,7 +703,7 @@ void RunAndLeave(Group group,
   for (auto& thread : threads) thread.join();
 }
 
-TEST_P(CommunicatorConformance, WhoLeavesAfterABroadcastDisturbsNobody) {
+TEST_P(CommunicatorConformance, ARankThatLeavesAfterABroadcastDisturbsNoOther) {
   const int size = GetParam().sizes.back();
   for (int round = 0; round < 60; ++round) {
     for (const int64_t count : {16, 40000}) {
@@ -719,7 +719,8 @@ TEST_P(CommunicatorConformance, WhoLeavesAfterABroadcastDisturbsNobody) {
   }
 }
 
-TEST_P(CommunicatorConformance, WhoLeavesAfterAnAllReduceDisturbsNobody) {
+TEST_P(CommunicatorConformance,
+       ARankThatLeavesAfterAnAllReduceDisturbsNoOther) {
   const int size = GetParam().sizes.back();
   for (int round = 0; round < 30; ++round) {
     auto data = FilledForAll(DType::kFloat32, 40000, size);
@@ -824,7 +825,7 @@ TEST_P(CommunicatorConformance, CountsSequenceAndPayload) {
   }
 }
 
-TEST_P(CommunicatorConformance, WireBytesAreAsTheBackEndSays) {
+TEST_P(CommunicatorConformance, WireBytesAreThoseOfTheBackEnd) {
   for (int size : GetParam().sizes) {
     const Group group = GetParam().make_group(size, kTimeout);
     std::vector<Elements> data(size, Elements(DType::kFloat32, 1 << 20));
@@ -937,7 +938,7 @@ TEST_P(CommunicatorConformance, AbortReachesAnOperationAtAnyMoment) {
   }
 }
 
-TEST_P(CommunicatorConformance, ALostPeerIsNoticedByWhoWaitsForIt) {
+TEST_P(CommunicatorConformance, ALostPeerIsNoticedByTheRankThatWaitsForIt) {
   if (!GetParam().waits) GTEST_SKIP();
   for (int size : GetParam().sizes) {
     if (size < 2) continue;

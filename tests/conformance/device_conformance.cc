@@ -94,7 +94,7 @@ void DeviceConformance::Delay(DeviceStream stream) {
   }
 }
 
-TEST_P(DeviceConformance, SaysWhatItIs) {
+TEST_P(DeviceConformance, DescribesItself) {
   EXPECT_EQ(runtime_->device().kind, Device::Kind::kCuda);
   const DeviceProperties& properties = runtime_->properties();
   EXPECT_NE(properties.name, "");
@@ -130,7 +130,7 @@ TEST_P(DeviceConformance, NoBytesAreNull) {
   EXPECT_THAT(runtime_->AllocateHost(-1), kInvalid);
 }
 
-TEST_P(DeviceConformance, SaysWhenMemoryIsOutAndGoesOn) {
+TEST_P(DeviceConformance, ReportsThatMemoryIsOutAndGoesOn) {
   const int64_t too_much = runtime_->properties().memory + 1;
   EXPECT_THAT(runtime_->Allocate(too_much),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -377,7 +377,7 @@ TEST_P(DeviceConformance, OtherThingsGoOnDuringACapture) {
   runtime_->DestroyGraph(graph);
 }
 
-TEST_P(DeviceConformance, TellsWhatALaunchGave) {
+TEST_P(DeviceConformance, ReturnsTheStatusOfALaunch) {
   LaunchTarget target = runtime_->Target(nullptr);
   EXPECT_OK(runtime_->StatusOf(target));
   target.error = 2;  // cudaErrorMemoryAllocation

@@ -98,7 +98,7 @@ TEST_P(HookConformance, RollbackLeavesNoTrace) {
 }
 
 // A peer was lost in the middle of a step; the step is tried again.
-TEST_P(HookConformance, AStepGivenUpLeavesNoTrace) {
+TEST_P(HookConformance, AnAbandonedStepLeavesNoTrace) {
   const HookCase& hook = GetParam();
   for (int advances = 0; advances <= 3; ++advances) {
     HookWorld world = MakeWorld(hook, 3);
@@ -131,7 +131,7 @@ TEST_P(HookConformance, OtherBucketsChangeNothing) {
 }
 
 // For callers that divide the gradients: see Hook::needs_frozen_layout.
-TEST_P(HookConformance, SaysFromWhichStepOnTheLayoutIsFrozen) {
+TEST_P(HookConformance, ReportsFromWhichStepOnTheLayoutIsFrozen) {
   const HookCase& hook = GetParam();
   HookWorld world = MakeWorld(hook, 2);
   const auto frozen = [&hook](int64_t step) {

@@ -150,7 +150,7 @@ TEST_P(StateWriterConformance, ApplyIsCommittedInItsPlace) {
 
 // A callback that takes a lock, and one that holds it while it waits for a
 // commit that comes later.
-TEST_P(StateWriterConformance, ACallbackMayWaitForALockOfWhoWaitsInApply) {
+TEST_P(StateWriterConformance, ACallbackMayWaitForALockOfACallerOfApply) {
   Mutex mutex;
   store_.Hold();
   std::thread writing([&] {

@@ -334,29 +334,29 @@ class SameJsonTest : public ObservabilityTest {
   json Status() {
     v1::DescribeRequest request;
     request.set_job("mnist");
-    const auto said = stub_->Describe(request, Soon());
-    EXPECT_OK(said);
-    return json::parse(FormatJson(*said, Clock::Real()->WallTime()));
+    const auto response = stub_->Describe(request, Soon());
+    EXPECT_OK(response);
+    return json::parse(FormatJson(*response, Clock::Real()->WallTime()));
   }
   json Why() {
     v1::WhyRequest request;
     request.set_job("mnist");
-    const auto said = stub_->Why(request, Soon());
-    EXPECT_OK(said);
+    const auto response = stub_->Why(request, Soon());
+    EXPECT_OK(response);
     return json::parse(
-        FormatWhyJson("mnist", *said, Clock::Real()->WallTime()));
+        FormatWhyJson("mnist", *response, Clock::Real()->WallTime()));
   }
   json Plans() {
     v1::GetPlanRequest request;
     request.set_job("mnist");
-    const auto said = stub_->GetPlan(request, Soon());
-    EXPECT_OK(said);
-    return json::parse(FormatPlansJson("mnist", *said));
+    const auto response = stub_->GetPlan(request, Soon());
+    EXPECT_OK(response);
+    return json::parse(FormatPlansJson("mnist", *response));
   }
   json Checkpoints() {
-    const auto said = ListCheckpoints(*stub_, "mnist", kTimeout);
-    EXPECT_OK(said);
-    return json::parse(FormatCheckpointsJson("mnist", *said));
+    const auto response = ListCheckpoints(*stub_, "mnist", kTimeout);
+    EXPECT_OK(response);
+    return json::parse(FormatCheckpointsJson("mnist", *response));
   }
   json Logs() {
     v1::JournalRequest request;
@@ -429,7 +429,7 @@ class SameJsonTest : public ObservabilityTest {
   std::shared_ptr<CoordinatorStub> stub_;
 };
 
-TEST_F(SameJsonTest, HttpAndTheCommandLineSayTheSame) {
+TEST_F(SameJsonTest, HttpAndTheCommandLineAgree) {
   {
     SCOPED_TRACE("while the job runs");
     CompareAll();
@@ -472,7 +472,7 @@ TEST_F(SameJsonTest, AnEarlierVersionsNamesAreThereToo) {
   EXPECT_TRUE(found) << events;
 }
 
-TEST_F(ObservabilityTest, WhoAsksAgainIsToldThatNothingHasChanged) {
+TEST_F(ObservabilityTest, ARepeatedRequestIsAnsweredAsUnchanged) {
   site_.Show(coordinator_->view());
   const auto first = Get("/api/v1/jobs");
   const std::string tag = first->get_header_value("ETag");

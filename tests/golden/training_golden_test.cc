@@ -265,7 +265,7 @@ TEST_P(ReplayGoldenTest, MatchesPyTorchBitByBit) {
               testing::ElementsAre(0, 0));
 }
 
-TEST_P(ReplayGoldenTest, TellsTheOrdersOfDivisionApart) {
+TEST_P(ReplayGoldenTest, DistinguishesTheOrdersOfDivision) {
   // Half of a float16 is one, too, unless it is subnormal; bfloat16 has
   // float32's range.
   const auto different = ReplayOnRanks(type());

@@ -62,7 +62,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformance);
 INSTANTIATE_TEST_SUITE_P(Real, CommunicatorConformance,
                          testing::ValuesIn(Cases()), CaseName);
 
-TEST(RealNcclTest, SaysWithHowManyGpusItWasTried) {
+TEST(RealNcclTest, ReportsWithHowManyGpusItRan) {
   std::string why_none;
   const int count = DeviceCount(&why_none);
   if (count == 0) GTEST_SKIP() << "no GPU: " << why_none;

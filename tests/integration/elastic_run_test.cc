@@ -303,14 +303,14 @@ TEST(ElasticRunTest, TheSameErrorOfAllEndsAll) {
     workers.back()->training.at = [&](Point, const ElasticGeneration&) {
       if (++here == 3) all_here.Open();
       COXSWAIN_RETURN_IF_ERROR(all_here.Pass());
-      return absl::UnimplementedError("nobody can do that");
+      return absl::UnimplementedError("not possible");
     };
   }
   team.StartAll();
   team.Join();
   for (const ElasticWorker* worker : workers) {
     EXPECT_THAT(worker->status, StatusIs(absl::StatusCode::kUnimplemented,
-                                         HasSubstr("nobody can do that")));
+                                         HasSubstr("not possible")));
   }
 }
 
@@ -384,7 +384,7 @@ TEST(ElasticRunTest, ADeathAfterTheLastStepIsSeenByAllOrNone) {
   EXPECT_THAT(b.reports, SizeIs(2));
 }
 
-TEST(ElasticRunTest, WhoIsFinishedDoesNotFailForWantOfOthers) {
+TEST(ElasticRunTest, AFinishedWorkerDoesNotFailForWantOfOthers) {
   ElasticTeam team(2, 2);
   ElasticWorker& a = team.Add(0, 10);
   a.join_timeout = absl::Seconds(2);
@@ -480,7 +480,7 @@ TEST(ElasticRunTest, GenerationsThatAllFailEndInTheLastError) {
   EXPECT_THAT(a.reports, SizeIs(5)) << "the first one was not without steps";
 }
 
-TEST(ElasticRunTest, WhoIsToDrainDoesNotJoin) {
+TEST(ElasticRunTest, AWorkerThatIsToDrainDoesNotJoin) {
   ElasticTeam team(2, 1);
   ElasticWorker& a = team.Add(0, 10);
   a.drain = true;

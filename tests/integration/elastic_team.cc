@@ -109,7 +109,7 @@ absl::Status Door::Pass() {
       &mutex_, kTimeout,
       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return open_; });
   if (open) return absl::OkStatus();
-  return absl::DeadlineExceededError("nobody has opened the door");
+  return absl::DeadlineExceededError("the door was not opened");
 }
 
 }  // namespace coxswain

@@ -146,7 +146,7 @@ std::unique_ptr<Stream> OpenWithoutReading(const ParameterServer& server) {
   return stream;
 }
 
-TEST(ExchangeStreamTest, AReaderThatStandsStillEndsWithItsGeneration) {
+TEST(ExchangeStreamTest, AStalledReaderEndsWithItsGeneration) {
   server::ParameterLimits limits;
   limits.max_write_time = absl::Hours(1);
   limits.end_grace = absl::Milliseconds(100);
@@ -162,7 +162,7 @@ TEST(ExchangeStreamTest, AReaderThatStandsStillEndsWithItsGeneration) {
                                  "read")));
 }
 
-TEST(ExchangeStreamTest, AReaderThatStandsStillLeavesItsGroup) {
+TEST(ExchangeStreamTest, AStalledReaderLeavesItsGroup) {
   server::ParameterLimits limits;
   limits.max_write_time = absl::Seconds(2);
   ParameterServer server(limits);

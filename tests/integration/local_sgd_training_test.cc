@@ -269,7 +269,7 @@ TEST(LocalSgdTrainingTest, AHookAndAnAveragerInDifferentStepsAreAnError) {
   });
 }
 
-TEST(LocalSgdTrainingTest, AnAveragerThatIsNotToldOfAStepIsAnError) {
+TEST(LocalSgdTrainingTest, AnAveragerThatMissesAStepIsAnError) {
   const auto communicator = InProcessWorld::Create(1)->MakeRank(0);
   const auto net = std::make_shared<Net>();
   ASSERT_OK_AND_ASSIGN(auto hook, MakeHook("diloco"));

@@ -42,7 +42,7 @@ std::vector<float> Values(float first) {
   return values;
 }
 
-TEST(ParameterClientTest, WhoComesLatePullsTheNewestVersion) {
+TEST(ParameterClientTest, ALateJoinerPullsTheNewestVersion) {
   ParameterServer server;
   ParameterClient writer(server.MakeMemberContext("job", 1));
   ParameterClient reader(server.MakeMemberContext("job", 1));

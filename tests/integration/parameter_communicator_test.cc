@@ -95,7 +95,7 @@ TEST(ParameterServerCommunicatorTest, SumsAreThoseOfTheRanksInOrder) {
   }
 }
 
-TEST(ParameterServerCommunicatorTest, DifferentCollectivesAreToldApart) {
+TEST(ParameterServerCommunicatorTest, DifferentCollectivesAreDistinguished) {
   const Group group = MakeGroup(2, absl::Minutes(1));
   std::vector<float> two(2);
   std::vector<float> three(3);
@@ -159,7 +159,7 @@ TEST(ParameterServerCommunicatorTest, TensorsHaveALimit) {
                        HasSubstr("max_tensor_bytes")));
 }
 
-TEST(ParameterServerCommunicatorTest, ALimitOfTheStreamIsToldAsOne) {
+TEST(ParameterServerCommunicatorTest, ALimitOfTheStreamIsReportedAsOne) {
   server::ParameterLimits limits;
   limits.max_operations = 2;
   ParameterServer server(limits);

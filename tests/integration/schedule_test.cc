@@ -43,7 +43,7 @@ class Cable {
       if (!broken_) link->stream = stub.Attach(callbacks);
       link_ = link;
     }
-    if (link->stream == nullptr) callbacks.on_end(Gone());
+    if (link->stream == nullptr) callbacks.on_end(Unavailable());
     return std::make_unique<End>(link);
   }
   void Break() {
@@ -67,7 +67,7 @@ class Cable {
       MutexLock lock(&mutex);
       if (stream == nullptr) return;
       stream.reset();
-      on_end(Gone());
+      on_end(Unavailable());
     }
     Mutex mutex;
     std::unique_ptr<AttachStream> stream;
@@ -88,7 +88,7 @@ class Cable {
    private:
     const std::shared_ptr<Link> link_;
   };
-  static absl::Status Gone() {
+  static absl::Status Unavailable() {
     return absl::UnavailableError("the test has cut the cable");
   }
 
@@ -261,9 +261,9 @@ INSTANTIATE_TEST_SUITE_P(All, EnforcementTest,
                                            schedule::Enforcement::kAudit,
                                            schedule::Enforcement::kStrict));
 
-TEST_P(EnforcementTest, AMismatchIsToldToBoth) {
+TEST_P(EnforcementTest, AMismatchIsReportedToBoth) {
   if (GetParam() == schedule::Enforcement::kOff)
-    GTEST_SKIP() << "nobody compares";
+    GTEST_SKIP() << "no tickets are compared";
   JoinAll(2, TermsWith(GetParam()));
   InThreads(2, [&](int rank) {
     ASSERT_OK(Step(rank, 0));
@@ -377,7 +377,7 @@ TEST_F(ScheduleIntegrationTest, ATicketOutlivesABrokenConnection) {
   other.join();
 }
 
-TEST_F(ScheduleIntegrationTest, ALostDecisionIsHeardAgain) {
+TEST_F(ScheduleIntegrationTest, ALostDecisionIsReceivedAgain) {
   JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   ASSERT_OK(Announce(0, 0));
   v1::WhyRequest why;
@@ -443,7 +443,7 @@ TEST_P(EnforcementTest, TrainingGoesOnThroughRestartsOfTheCoordinator) {
 
 // Some have received the last decision when the coordinator ends, and some have
 // not.
-TEST_F(ScheduleIntegrationTest, ADecisionThatOneRankHasHeardIsToldToAll) {
+TEST_F(ScheduleIntegrationTest, ADecisionThatOneRankHasReceivedIsSentToAll) {
   JoinAll(2, TermsWith(schedule::Enforcement::kAudit));
   sessions_[1]->schedule().RequestStop("a signal");
   cables_[0]->Break();

@@ -333,7 +333,7 @@ TEST_F(SessionRestartIntegrationTest, AJoinWaitsForItAndForms) {
   LeaveAll(sessions);
 }
 
-TEST_F(SessionRestartIntegrationTest, ALossIsToldAfterIt) {
+TEST_F(SessionRestartIntegrationTest, ALossIsReportedAfterIt) {
   const Sessions sessions = JoinAll(2);
   ASSERT_EQ(sessions.size(), 2u);
   Restart();

@@ -151,7 +151,7 @@ TEST_F(SessionIntegrationTest, CheckpointsOfAJobOnGpusGoByTheCpu) {
   EXPECT_OK(session->Leave("done"));
 }
 
-TEST_F(DifferentDevicesTest, VersionsOfNcclAreToldByRank) {
+TEST_F(DifferentDevicesTest, VersionsOfNcclAreReportedByRank) {
   ExpectRefused(
       [](int slot, SessionOptions* options) {
         if (slot == 2) options->nccl_version = "2.26.2";
@@ -160,7 +160,7 @@ TEST_F(DifferentDevicesTest, VersionsOfNcclAreToldByRank) {
       "2.26.2 on rank 2 (host-a/2)");
 }
 
-TEST_F(DifferentDevicesTest, AWorkerOnTheCpuIsToldByRank) {
+TEST_F(DifferentDevicesTest, AWorkerOnTheCpuIsReportedByRank) {
   ExpectRefused(
       [](int slot, SessionOptions* options) {
         if (slot == 1) options->device = {};
@@ -241,7 +241,7 @@ TEST_F(SessionIntegrationTest, GroupsOfAMeshWorkInterleaved) {
   });
 }
 
-TEST_F(SessionIntegrationTest, ABarrierNamesWhoIsMissing) {
+TEST_F(SessionIntegrationTest, ABarrierNamesTheMissingRanks) {
   StartCoordinator();
   const Sessions sessions = JoinAll(3);
   ASSERT_EQ(sessions.size(), 3u);
@@ -491,7 +491,7 @@ TEST_F(SessionIntegrationTest, ACoordinatorThatNeverStartsIsAClearError) {
                              HasSubstr("coxswain serve"))));
 }
 
-TEST_F(SessionIntegrationTest, ARoundThatIsNotCompleteNamesWhoCame) {
+TEST_F(SessionIntegrationTest, AnIncompleteRoundNamesTheWorkersThatJoined) {
   StartCoordinator();
   SessionOptions options = OptionsOf(0, 2);
   options.join_timeout = absl::Milliseconds(500);

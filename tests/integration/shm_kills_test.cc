@@ -215,7 +215,7 @@ class Round {
   std::vector<std::unique_ptr<Process>> victims_;
 };
 
-TEST(ShmKillsTest, WhatTheLooksWouldFindIsThereWhileRanksRun) {
+TEST(ShmKillsTest, TheSearchesFindSomethingWhileRanksRun) {
   Round round("small", 1);
   round.Start(/*victims=*/0);
   round.AwaitAllThere();

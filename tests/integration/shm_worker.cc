@@ -47,7 +47,7 @@ constexpr int64_t kSmall = 1000;    // elements; they fit a slot
 constexpr int64_t kLarge = 700001;  // they do not, and fill several pieces
 constexpr int64_t kMessage = 10000;
 
-void Say(const std::string& line) {
+void PrintLine(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -128,7 +128,7 @@ class Worker {
   CancelSignal cancel_;
   CommunicatorOptions options_;
   Mutex mutex_;
-  bool told_to_end_ ABSL_GUARDED_BY(mutex_) = false;
+  bool end_requested_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<BufferOwner> buffer_;
   std::vector<float> small_ = std::vector<float>(kSmall);
@@ -140,19 +140,19 @@ absl::Status Worker::Connect() {
   COXSWAIN_RETURN_IF_ERROR(communicator.status());
   MutexLock lock(&mutex_);
   communicator_ = *std::move(communicator);
-  if (told_to_end_) communicator_->Abort("told to end");
+  if (end_requested_) communicator_->Abort("asked to end");
   return absl::OkStatus();
 }
 
 absl::Status Worker::Run() {
   if (stage_ == "connect" && to_be_killed()) DieAfter(die_after_us_);
   Terminator terminator([this] {
-    cancel_.Raise(absl::AbortedError("told to end"));
+    cancel_.Raise(absl::AbortedError("asked to end"));
     MutexLock lock(&mutex_);
-    told_to_end_ = true;
-    if (communicator_ != nullptr) communicator_->Abort("told to end");
+    end_requested_ = true;
+    if (communicator_ != nullptr) communicator_->Abort("asked to end");
   });
-  Say("begun");
+  PrintLine("begun");
   const std::map<std::string, Step> steps = {
       {"connect", &Worker::Meet},      {"small", &Worker::Small},
       {"direct", &Worker::Direct},     {"pieces", &Worker::Pieces},
@@ -163,7 +163,7 @@ absl::Status Worker::Run() {
   COXSWAIN_ASSIGN_OR_RETURN(
       buffer_, communicator_->AllocateBuffer(kLarge, DType::kFloat32));
   COXSWAIN_RETURN_IF_ERROR(Meet());
-  Say("all there");
+  PrintLine("all there");
   if (stage_ != "connect" && to_be_killed()) DieAfter(die_after_us_);
   while (true) COXSWAIN_RETURN_IF_ERROR((this->*step->second)());
 }
@@ -228,7 +228,7 @@ int main(int argc, char** argv) {
   if (argc != 7) return 2;
   coxswain::Worker worker(argv);
   const absl::Status status = worker.Run();
-  coxswain::Say(status.ToString());
+  coxswain::PrintLine(status.ToString());
   while (worker.to_be_killed()) pause();
   return coxswain::ExitCode(status);
 }

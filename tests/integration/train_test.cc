@@ -218,19 +218,19 @@ TEST_F(TrainTest, AnErrorOfOneRankEndsAllOfThem) {
     while (status.ok()) {
       status = training.Step([&]() -> Tensor {
         if (training.rank() == 1 && training.step() == 3) {
-          throw std::runtime_error("the disk is gone");
+          throw std::runtime_error("the disk failed");
         }
         return Loss(net, 0);
       });
     }
     return status;
   });
-  const auto its_own = StatusIs(
-      absl::StatusCode::kInternal,
-      AllOf(HasSubstr("loss function"), HasSubstr("the disk is gone")));
+  const auto its_own =
+      StatusIs(absl::StatusCode::kInternal,
+               AllOf(HasSubstr("loss function"), HasSubstr("the disk failed")));
   const auto of_the_peer =
       StatusIs(absl::StatusCode::kAborted,
-               AllOf(HasSubstr("rank 1"), HasSubstr("the disk is gone")));
+               AllOf(HasSubstr("rank 1"), HasSubstr("the disk failed")));
   for (const Ended& one : ended) {
     EXPECT_THAT(one.status, AnyOf(its_own, of_the_peer));
   }

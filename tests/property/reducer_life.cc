@@ -317,7 +317,7 @@ void ReducerLife::CheckBroken() {
   for (const auto& [what, status] : results) {
     if (status == record_.error) continue;
     Complain(absl::StrCat("broken by ", record_.error.ToString(), ", yet ",
-                          what, " says ", status.ToString()));
+                          what, " returned ", status.ToString()));
   }
   if (hook_->step() != before) Complain("a broken reducer committed a step");
 }

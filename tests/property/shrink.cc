@@ -60,14 +60,14 @@ void EraseTerm(Case& one, size_t term) {
 }
 
 void EraseParameter(Case& one, size_t parameter) {
-  const int gone = static_cast<int>(parameter);
+  const int erased = static_cast<int>(parameter);
   for (size_t term = one.terms.size(); term-- > 0;) {
     const Term& own = one.terms[term];
-    if (own.a == gone || own.b == gone) EraseTerm(one, term);
+    if (own.a == erased || own.b == erased) EraseTerm(one, term);
   }
   for (Term& term : one.terms) {
-    if (term.a > gone) --term.a;
-    if (term.b > gone) --term.b;
+    if (term.a > erased) --term.a;
+    if (term.b > erased) --term.b;
   }
   Erase(one.parameters, parameter);
 }

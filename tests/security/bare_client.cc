@@ -35,14 +35,14 @@ void BareClient::Send(const std::string& bytes) {
 }
 
 bool BareClient::Receives(const std::string& text) {
-  std::string said;
+  std::string received;
   char data[64];
   pollfd readable = {fd_.get(), POLLIN, 0};
-  while (!absl::StrContains(said, text)) {
+  while (!absl::StrContains(received, text)) {
     if (poll(&readable, 1, kTimeoutMs) <= 0) ADD_FAILURE() << "silence";
     const ssize_t size = recv(fd_.get(), data, sizeof(data), MSG_DONTWAIT);
     if (size <= 0) return false;
-    said.append(data, static_cast<size_t>(size));
+    received.append(data, static_cast<size_t>(size));
   }
   return true;
 }
@@ -70,7 +70,7 @@ std::string BareClient::Read(size_t size) {
                             ? recv(fd_.get(), data, left, 0)
                             : -1;
     if (got <= 0) {
-      ADD_FAILURE() << "the server says no more";
+      ADD_FAILURE() << "the server sends no more";
       return std::string(size, '\0');
     }
     bytes.append(data, static_cast<size_t>(got));

@@ -82,13 +82,13 @@ class CertificatesTest : public testing::Test {
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
-TEST_F(CertificatesTest, WhoHasACertificateIsAnswered) {
+TEST_F(CertificatesTest, ACallerWithACertificateIsAnswered) {
   ServeTls();
   EXPECT_OK(Ask(With(certificates_.Job("a")), kTimeout));
   EXPECT_OK(Ask(With(certificates_.Operator()), kTimeout));
 }
 
-TEST_F(CertificatesTest, WhoHasNoneOrAStrangersIsNot) {
+TEST_F(CertificatesTest, ACallerWithoutOneOrOfAnotherAuthorityIsRefused) {
   ServeTls();
   TlsFiles no_cert;
   no_cert.ca = certificates_.Path("ca.crt");

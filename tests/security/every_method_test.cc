@@ -150,26 +150,26 @@ TEST_P(EveryMethodTest, AJobMaySpeakOfItselfAndAnOperatorOfAll) {
   }
 }
 
-TEST_P(EveryMethodTest, WhoIsNobodyIsRefused) {
+TEST_P(EveryMethodTest, AnUnknownCallerIsRefused) {
   const std::vector<std::string> methods = Methods(Operator());
   // A certificate without a role, or an unknown token.
-  const Caller nobody = {
+  const Caller unknown = {
       Channel(certificates_.Issue("nobody", "https://example.com/")),
       by_token() ? "a-token-that-is-wrong" : ""};
   for (const std::string& method : methods) {
     const std::string request = RequestAbout(method, "a")->SerializeAsString();
-    const CallResult result = Call(nobody, method, request, kTimeout);
+    const CallResult result = Call(unknown, method, request, kTimeout);
     EXPECT_THAT(result.status,
                 StatusIs(absl::StatusCode::kUnauthenticated, testing::_))
         << method;
     EXPECT_EQ(result.answer, "") << method;
   }
-  EXPECT_EQ(Methods(nobody).size(), 0);
+  EXPECT_EQ(Methods(unknown).size(), 0);
   // But for whether the coordinator is well.
-  EXPECT_OK(Call(nobody, "/grpc.health.v1.Health/Check", "", kTimeout).status);
+  EXPECT_OK(Call(unknown, "/grpc.health.v1.Health/Check", "", kTimeout).status);
 }
 
-TEST_P(EveryMethodTest, WithoutANameAJobIsToldOfItselfAlone) {
+TEST_P(EveryMethodTest, WithoutANameAJobSeesItselfAlone) {
   const Caller a = Job("a");
   const Caller b = Job("b");
   for (const Caller& caller : {a, b}) {

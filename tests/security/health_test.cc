@@ -54,7 +54,7 @@ class HealthTest : public testing::Test {
   std::unique_ptr<HealthServer> health_;
 };
 
-TEST_F(HealthTest, IsAliveFromTheBeginningAndReadyWhenItIsSaid) {
+TEST_F(HealthTest, IsAliveFromTheBeginningAndReadyOnceItIsSet) {
   EXPECT_EQ(Get("/liveness"), kServed);
   EXPECT_EQ(Get("/readiness"), kNotServed);
   EXPECT_EQ(Get("/availability"), kNotServed);

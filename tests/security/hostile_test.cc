@@ -154,12 +154,12 @@ TEST_P(HostileTest, OthersAreServedAsIfNothingWere) {
   const int64_t kib = StatusKib(coordinator.pid(), "VmHWM");
   EXPECT_GT(kib, 0);
   EXPECT_LT(kib, kMostResidentKib);
-  const std::string said = coordinator.Stop();
-  std::printf("%zu bytes of log, %lld KiB of memory at most\n", said.size(),
+  const std::string log = coordinator.Stop();
+  std::printf("%zu bytes of log, %lld KiB of memory at most\n", log.size(),
               static_cast<long long>(kib));
-  EXPECT_THAT(said, HasSubstr("coordinator_stopped"));
-  EXPECT_THAT(said, Not(HasSubstr(" lost")));
-  EXPECT_LT(said.size(), kMostLog);
+  EXPECT_THAT(log, HasSubstr("coordinator_stopped"));
+  EXPECT_THAT(log, Not(HasSubstr(" lost")));
+  EXPECT_LT(log.size(), kMostLog);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, HostileTest, testing::ValuesIn(AllCases()),
@@ -225,7 +225,7 @@ TEST(ProxyTest, AJobOutlivesAReload) {
 
 // A certificate is its job, whatever its owner sends beside it: here the other
 // job's token.
-TEST(ProxyTest, AJobIsWhoItsCertificateNames) {
+TEST(ProxyTest, AJobIsTheOneInItsCertificate) {
   ReachableCoordinator coordinator(Way::kProxy);
   const TemporaryFolder folder;
   std::ofstream(folder.path("token")) << std::string(64, 'a') << "\n";

@@ -160,7 +160,7 @@ TEST_F(SecureJobTest, APrivateCoordinatorNeedsNoneOfIt) {
   EXPECT_THAT(run->out(), HasSubstr("[]"));
 }
 
-TEST_F(SecureJobTest, PlainTextStaysOnThisMachineUnlessSomebodyInsists) {
+TEST_F(SecureJobTest, PlainTextStaysOnThisMachineWithoutInsecure) {
   const auto refused =
       Start({"serve", "--listen", "0.0.0.0:0", "--state-dir", Path("state")});
   EXPECT_EQ(Finish(*refused), 2);

@@ -145,7 +145,7 @@ TEST_F(ServiceAccountsTest, OverTlsTheClientNeedsNoCertificate) {
   EXPECT_OK(Join(*Connect(tls.ca), "a"));
 }
 
-TEST_F(ServiceAccountsTest, WhoHasNoLineIsToldWhichOneIsMissing) {
+TEST_F(ServiceAccountsTest, ASubjectWithoutALineIsRefusedWithTheMissingLine) {
   Serve(Security());
   const std::string token = TokenOf(kStranger);
   Show(token);
@@ -178,7 +178,7 @@ TEST_F(ServiceAccountsTest, ATokenRunsOutAndItsSuccessorTakesItsPlace) {
   EXPECT_THAT(Ask(*stub), IsNobody("only from"));
 }
 
-TEST_F(ServiceAccountsTest, ForAnotherAudienceOrOfAnotherIssuerItIsNobodys) {
+TEST_F(ServiceAccountsTest, ForAnotherAudienceOrOfAnotherIssuerItIsRefused) {
   Serve(Security());
   const auto stub = Connect();
   Json claims = TestIssuer::Claims(kTrain, calendar_.WallTime());

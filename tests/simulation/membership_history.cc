@@ -75,7 +75,7 @@ std::string MembershipHistory::Describe() const {
   return absl::StrCat(
       "history ", seed, ": ", min, " to ", max, " members in ", places,
       " places, lease ", absl::FormatDuration(options.lease), ", grace ",
-      absl::FormatDuration(options.reattach_grace), ", patience ",
+      absl::FormatDuration(options.reattach_grace), ", survivor timeout ",
       absl::FormatDuration(options.survivor_timeout), ", timeout ",
       absl::FormatDuration(join_timeout), "; ", troubles, " troubles in ",
       absl::FormatDuration(troubled), ", messages up to ",

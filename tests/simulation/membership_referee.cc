@@ -79,12 +79,12 @@ void MembershipReferee::TakeUp(const server::LoadedJob& found) {
     fresh.member = state.member;
     fresh.launcher = state.launcher;
     fresh.sign = fresh.detached_at = now();
-    const auto gone = found.departures.find(state.member.rank);
-    if (gone != found.departures.end()) {
+    const auto departure = found.departures.find(state.member.rank);
+    if (departure != found.departures.end()) {
       fresh.left = true;
-      fresh.for_good = !gone->second.rejoins;
-      fresh.failed = !gone->second.left;
-      if (gone->second.rejoins) last_->first_left = now();
+      fresh.for_good = !departure->second.rejoins;
+      fresh.failed = !departure->second.left;
+      if (departure->second.rejoins) last_->first_left = now();
       noticed_left_.insert(state.member.rank);
     }
     if (finished) fresh.left = fresh.for_good = true;
@@ -166,7 +166,7 @@ void MembershipReferee::OnWithdraw(uint64_t join_id, bool committing) {
   const auto found = joins_.find(join_id);
   if (found != joins_.end()) {
     found->second.withdrawn = true;
-    found->second.gone = !committing;
+    found->second.removed = !committing;
   }
   last_change_ = now();
 }

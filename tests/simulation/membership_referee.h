@@ -151,7 +151,7 @@ class MembershipReferee {
     uint64_t launcher = 0;
     absl::Time at;
     bool withdrawn = false;
-    bool gone = false;  // withdrawn while nothing had to wait for a commit
+    bool removed = false;  // withdrawn while nothing had to wait for a commit
     bool must_finish = false;
   };
   struct Promise {  // what was answered with OK

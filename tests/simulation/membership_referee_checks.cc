@@ -53,7 +53,7 @@ void MembershipReferee::CheckMembers(const server::RunCommit& commit) {
   }
   std::set<Incarnation> asking;
   for (const auto& [number, join_id] : joins_) {
-    if (!join_id.gone) asking.insert(join_id.incarnation);
+    if (!join_id.removed) asking.insert(join_id.incarnation);
   }
   std::set<WorkerIdentity> identities;
   for (size_t rank = 0; rank < next.ranks.size(); ++rank) {
@@ -102,7 +102,7 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
   if (last_ == nullptr || finished_ || !history_.elastic()) return;
   std::set<WorkerIdentity> here;
   for (const auto& [number, join_id] : joins_) {
-    if (!join_id.gone) here.insert(join_id.identity);
+    if (!join_id.removed) here.insert(join_id.identity);
   }
   const RankState* awaited = nullptr;
   bool present = false;
@@ -191,9 +191,9 @@ void MembershipReferee::CheckPromises(const server::LoadedJob& found) {
     if (promise.generation != found.job.generation) continue;
     const RankState* const state = last_->Find(incarnation);
     if (state == nullptr) continue;
-    const auto gone = found.departures.find(state->member.rank);
-    if (gone == found.departures.end() ||
-        (gone->second.rejoins && !promise.rejoins)) {
+    const auto departure = found.departures.find(state->member.rank);
+    if (departure == found.departures.end() ||
+        (departure->second.rejoins && !promise.rejoins)) {
       Violate(absl::StrCat("that ", state->member.ToString(),
                            " has left was answered, and is not durable"));
     }
@@ -201,8 +201,8 @@ void MembershipReferee::CheckPromises(const server::LoadedJob& found) {
   for (const Incarnation incarnation : dead_) {
     const RankState* const state = last_->Find(incarnation);
     if (state == nullptr) continue;
-    const auto gone = found.departures.find(state->member.rank);
-    if (gone == found.departures.end() || gone->second.rejoins) {
+    const auto departure = found.departures.find(state->member.rank);
+    if (departure == found.departures.end() || departure->second.rejoins) {
       Violate(absl::StrCat("that ", state->member.ToString(),
                            " is dead was answered, and is not durable"));
     }
@@ -275,7 +275,8 @@ void MembershipReferee::CheckDeadlines() {
                                     ? state.detached_at + options.reattach_grace
                                     : state.sign + options.lease;
     if (now() <= deadline + kSlack) continue;
-    Violate(absl::StrCat("nobody misses ", state.member.ToString(),
+    Violate(absl::StrCat("the coordinator does not miss ",
+                         state.member.ToString(),
                          ", of which nothing is known since ",
                          absl::FormatDuration(now() - state.sign)));
   }

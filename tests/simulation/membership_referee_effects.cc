@@ -96,7 +96,7 @@ void MembershipReferee::EndRun(const std::optional<server::Member>& lost) {
   }
   abort_asked_ = false;
   last_->ended_at = last_change_ = now();
-  const bool gone =
+  const bool all_left =
       std::all_of(ranks.begin(), ranks.end(), [](const RankState& state) {
         return state.lost || (state.left && state.for_good);
       });
@@ -104,7 +104,7 @@ void MembershipReferee::EndRun(const std::optional<server::Member>& lost) {
       std::any_of(ranks.begin(), ranks.end(), [](const RankState& state) {
         return state.left && state.for_good && !state.failed && !state.lost;
       });
-  finished_ = gone && well && !last_->regroups;
+  finished_ = all_left && well && !last_->regroups;
 }
 
 void MembershipReferee::OnAnnounced(Generation generation) {

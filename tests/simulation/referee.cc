@@ -15,8 +15,8 @@ namespace {
 
 std::vector<int> Outliers(const absl::Status& failure) {
   const v1::ErrorDetail detail = DetailOf(failure);
-  const auto& odd = detail.schedule_mismatch().odd_ranks();
-  return {odd.begin(), odd.end()};
+  const auto& outliers = detail.schedule_mismatch().odd_ranks();
+  return {outliers.begin(), outliers.end()};
 }
 
 }  // namespace
@@ -263,10 +263,10 @@ void Referee::OnWaited(int rank, absl::Duration waited, absl::Duration limit) {
   }
 }
 
-void Referee::OnGaveUp(int rank) {
+void Referee::OnTimeout(int rank) {
   if (deviated_.empty() ||
       history_.plan.terms.on_stall == schedule::OnStall::kAbort) {
-    Violate(absl::StrCat("rank ", rank, " lost its patience"));
+    Violate(absl::StrCat("rank ", rank, " waited past its timeout"));
   }
 }
 
@@ -294,8 +294,8 @@ bool Referee::MustFail() const {
 // then both may be named. Of several deviants the ticket of one may not have
 // arrived yet.
 void Referee::CheckFailureNames() {
-  const std::vector<int> odd = Outliers(failure_);
-  const std::set<int> named(odd.begin(), odd.end());
+  const std::vector<int> outliers = Outliers(failure_);
+  const std::set<int> named(outliers.begin(), outliers.end());
   const std::set<int> right(deviated_.begin(), deviated_.end());
   std::vector<int> both;
   std::set_intersection(named.begin(), named.end(), right.begin(), right.end(),
@@ -310,8 +310,8 @@ void Referee::CheckFailureNames() {
   if (complete && majority) held = named == right;
   if (held) return;
   Violate(absl::StrCat("ranks ", absl::StrJoin(deviated_, ","),
-                       " deviated, and named are ", absl::StrJoin(odd, ","),
-                       ": ", failure_.message()));
+                       " deviated, and named are ",
+                       absl::StrJoin(outliers, ","), ": ", failure_.message()));
 }
 
 void Referee::OnEnd(const Ending& ending) {
@@ -328,7 +328,7 @@ void Referee::OnEnd(const Ending& ending) {
                          " deviated, and it did not fail"));
   } else if (history_.plan.terms.on_stall == schedule::OnStall::kWarn &&
              Silent() && warnings_ == 0) {
-    Violate("a rank was silent, and nobody was warned");
+    Violate("a rank was silent, and no warning was given");
   }
 }
 

@@ -50,7 +50,7 @@ class Referee {
                const schedule::Decision& decision);
   void OnWaited(int rank, absl::Duration waited, absl::Duration limit);
   // A rank's timeout passed before it got an answer.
-  void OnGaveUp(int rank);
+  void OnTimeout(int rank);
   void OnLeft(int rank);
   void OnDeviated(int rank) { deviated_.push_back(rank); }
 

@@ -107,7 +107,7 @@ TEST(SimulationTest, RandomHistoriesHold) {
             << " with a stop, " << sum.regroups << " with a regroup, "
             << sum.checkpoints << " with a checkpoint; " << sum.crashes
             << " crashes, " << sum.made_again << " decisions made again, "
-            << sum.known_by_a_rank << " told back by a rank, " << sum.plans_late
+            << sum.known_by_a_rank << " reported by a rank, " << sum.plans_late
             << " with a plan from before a crash; " << sum.events
             << " events\n";
   for (const auto& [ending, number] : endings) {

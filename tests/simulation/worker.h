@@ -69,7 +69,7 @@ struct Worker {
   int connection = 0;
   int coordinator = 0;     // that it is or was connected to
   absl::Time returned_at;  // to this one
-  bool gone = false;       // the coordinator has confirmed that it left
+  bool departed = false;   // the coordinator has confirmed that it left
   absl::Time waiting_since;
   absl::Time progressed;
   absl::Time next_wake = absl::InfiniteFuture();

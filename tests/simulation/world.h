@@ -187,7 +187,7 @@ class World {
   bool Idle() const { return failed_ || agreement_ == nullptr; }
   void WantRegroup(const Regroup& regroup);
   void WantCheckpoint(const CheckpointRequest& request);
-  void Say(const schedule::StepAgreement::Messages& messages);
+  void SendDown(const schedule::StepAgreement::Messages& messages);
   void NoteDecided(const schedule::Decision& decision);
   void AfterAgreement();
   void Fail(const absl::Status& failure);

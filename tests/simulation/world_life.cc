@@ -33,7 +33,7 @@ void World::Commit(uint64_t up_to) {
     }
     if (write.left < 0) continue;
     durable_.left[static_cast<size_t>(write.left)] = true;
-    Rank(write.left).gone = true;
+    Rank(write.left).departed = true;
   }
 }
 
@@ -65,7 +65,7 @@ void World::OnLeave(int rank) {
   write.left = rank;
   WriteLater(std::move(write));
   if (failed_) return;
-  Say(agreement().OnMemberLeft(rank, now_));
+  SendDown(agreement().OnMemberLeft(rank, now_));
   AfterAgreement();
 }
 
@@ -161,7 +161,7 @@ void World::MakeAgreement(bool resumed) {
   }
   for (int rank = 0; rank < history_.world_size; ++rank) {
     if (!left_[static_cast<size_t>(rank)]) continue;
-    Say(agreement().OnMemberLeft(rank, now_));
+    SendDown(agreement().OnMemberLeft(rank, now_));
   }
 }
 
@@ -183,7 +183,7 @@ void World::Reattach(Worker* worker) {
   if (restarted && worker->frozen) return;
   worker->connected = true;
   worker->coordinator = coordinator_;
-  if (worker->gone || worker->phase == Worker::Phase::kStopped) return;
+  if (worker->departed || worker->phase == Worker::Phase::kStopped) return;
   const auto index = static_cast<size_t>(worker->rank);
   if (restarted) {
     absent_[index] = false;
@@ -219,7 +219,7 @@ void World::SendPosition(Worker* worker) {
 }
 
 void World::ReceivePosition(int rank, const schedule::Decision& received) {
-  Say(agreement().OnPosition(rank, ToServerDecision(received), now_));
+  SendDown(agreement().OnPosition(rank, ToServerDecision(received), now_));
 }
 
 schedule::Decision World::ToServerDecision(

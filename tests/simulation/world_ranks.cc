@@ -226,7 +226,7 @@ void World::OnWake(Worker* worker) {
   worker->next_wake = absl::InfiniteFuture();
   if (worker->AtGate() && worker->agent.Expired(now_)) {
     EndWait(worker);
-    referee_.OnGaveUp(worker->rank);
+    referee_.OnTimeout(worker->rank);
     worker->phase = Phase::kStopped;
     return;
   }

@@ -28,11 +28,11 @@ std::string Command(const std::string& folder, int port, int peer_port,
   return absl::StrCat(
       "cd ", folder, " && { tee -a log | ",
       "{ grep --line-buffered -m 1 'ready to serve'; exec cat > /dev/null; }; ",
-      "} < said & cd ", folder,
+      "} < output & cd ", folder,
       " && exec etcd --name test --data-dir data --listen-client-urls ", client,
       " --advertise-client-urls ", client, " --listen-peer-urls ", peer,
       " --initial-advertise-peer-urls ", peer, " --initial-cluster test=", peer,
-      " ", flags, " > said 2>&1");
+      " ", flags, " > output 2>&1");
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ EtcdServer::EtcdServer(const std::string& flags) : flags_(flags) {
       absl::StrCat(parent != nullptr ? parent : "/tmp", "/etcd-XXXXXX");
   COXSWAIN_CHECK(mkdtemp(folder.data()) != nullptr);
   folder_ = folder;
-  COXSWAIN_CHECK(mkfifo((folder + "/said").c_str(), 0600) == 0);
+  COXSWAIN_CHECK(mkfifo((folder + "/output").c_str(), 0600) == 0);
   std::string why;
   for (int i = 0; i < kStarts; ++i) {
     port_ = UnusedPort();

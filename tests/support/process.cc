@@ -58,7 +58,7 @@ absl::StatusOr<Process::Exit> Process::Wait(absl::Duration timeout) {
       return absl::DeadlineExceededError(absl::StrCat(
           "process ", pid(),
           ended_ ? " has ended but its output has not" : " has not ended",
-          " within ", absl::FormatDuration(timeout), Said()));
+          " within ", absl::FormatDuration(timeout), Transcript()));
     }
   }
   return exit_;
@@ -81,11 +81,12 @@ absl::Status Process::WaitForText(const std::string& collected,
   while (!absl::StrContains(collected, text)) {
     if (!pipe.valid()) {
       return absl::OutOfRangeError(
-          absl::StrCat("the output ended without '", text, "'", Said()));
+          absl::StrCat("the output ended without '", text, "'", Transcript()));
     }
     if (!Step(deadline)) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "no '", text, "' within ", absl::FormatDuration(timeout), Said()));
+      return absl::DeadlineExceededError(
+          absl::StrCat("no '", text, "' within ", absl::FormatDuration(timeout),
+                       Transcript()));
     }
   }
   return absl::OkStatus();
@@ -117,11 +118,11 @@ void Process::Collect(UniqueFd* pipe, std::string* collected) {
   }
 }
 
-std::string Process::Said() const {
+std::string Process::Transcript() const {
   return absl::StrCat("; stdout so far:\n", out_, "\nstderr so far:\n", err_);
 }
 
-bool WaitUntilGone(pid_t pid, absl::Duration timeout) {
+bool WaitUntilEnded(pid_t pid, absl::Duration timeout) {
   const UniqueFd pidfd = OpenPidfd(pid);
   if (!pidfd.valid()) return errno == ESRCH;
   std::vector<pollfd> watched = {{pidfd.get(), POLLIN, 0}};

@@ -71,7 +71,7 @@ class Process {
   // Waits for whatever happens next and collects it; false at the deadline.
   bool Step(absl::Time deadline);
   void Collect(UniqueFd* pipe, std::string* collected);
-  std::string Said() const;
+  std::string Transcript() const;
 
   const std::unique_ptr<ChildProcess> child_;
   bool ended_ = false;
@@ -82,7 +82,7 @@ class Process {
 
 // Waits until the process `pid`, which need not be a child of the test, is
 // gone. False at the deadline.
-bool WaitUntilGone(pid_t pid, absl::Duration timeout);
+bool WaitUntilEnded(pid_t pid, absl::Duration timeout);
 
 }  // namespace coxswain
 

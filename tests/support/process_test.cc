@@ -73,8 +73,8 @@ TEST(ProcessTest, ItsWholeGroupEndsWithTheObject) {
   ASSERT_GT(grandchild, 1);
   const pid_t child = process->pid();
   process.reset();
-  EXPECT_TRUE(WaitUntilGone(child, kSoon));
-  EXPECT_TRUE(WaitUntilGone(grandchild, kSoon));
+  EXPECT_TRUE(WaitUntilEnded(child, kSoon));
+  EXPECT_TRUE(WaitUntilEnded(grandchild, kSoon));
 }
 
 TEST(ProcessTest, TheEnvironmentOfTheTestIsExtended) {

@@ -31,7 +31,7 @@ TEST(LauncherKilledTest, ItsWorkersEndWithIt) {
 
   launcher->Signal(SIGKILL);
   for (const auto& [rank, pid] : pids) {
-    EXPECT_TRUE(WaitUntilGone(pid, kWorkersEnd)) << "rank " << rank;
+    EXPECT_TRUE(WaitUntilEnded(pid, kWorkersEnd)) << "rank " << rank;
   }
   ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   EXPECT_EQ(exit.signal, SIGKILL);

@@ -136,7 +136,7 @@ TEST_F(StandbyTest, WhenTheActiveOneIsKilledWithinItsLeaseAndTwoSeconds) {
   EXPECT_THAT(second_->err(), HasSubstr("generation_resumed"));
 }
 
-TEST_F(StandbyTest, WhenTheActiveOneIsStoppedInGoodOrderAtOnce) {
+TEST_F(StandbyTest, WhenTheLeaderIsStoppedCleanlyAtOnce) {
   StartAll("5s");
   const absl::Time stopped = Now();
   first_->Signal(SIGTERM);
@@ -147,7 +147,7 @@ TEST_F(StandbyTest, WhenTheActiveOneIsStoppedInGoodOrderAtOnce) {
   ExpectAnExactEnd();
 }
 
-TEST_F(StandbyTest, OneThatWasFrozenMeanwhileSaysNothingAndStandsBy) {
+TEST_F(StandbyTest, OneThatWasFrozenMeanwhileAnswersNothingAndStandsBy) {
   StartAll("2s");
   // Its answers to these are what it would send when it continues.
   const auto stub = ConnectCoordinator(Address(first_port_));
@@ -190,7 +190,7 @@ TEST_F(StandbyTest, OneThatStandsByCanBeStopped) {
   EXPECT_EQ(EndOf(*first_).status, 0);
 }
 
-TEST_F(StandbyTest, AnAddressThatCannotBeHadIsSaidAtOnce) {
+TEST_F(StandbyTest, AnAddressThatCannotBeBoundIsReportedAtOnce) {
   first_ = Serve(first_port_, "2s");
   ASSERT_OK(first_->WaitForStdout("listening on", kTimeout));
   second_ = Serve(first_port_, "2s");

@@ -22,10 +22,10 @@ TEST_P(AgreedStopTest, EndsAllAtTheSameStep) {
   const auto digests = DigestsByRank(job.out);
   ASSERT_THAT(digests, SizeIs(3));
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(SaidBy(rank, "stops", job.out),
+    EXPECT_THAT(PrintedBy(rank, "stops", job.out),
                 ElementsAre(AllOf(HasSubstr("after step 7: "),
                                   HasSubstr("rank 1 has had enough"))));
-    EXPECT_THAT(SaidBy(rank, "done", job.out), SizeIs(1));
+    EXPECT_THAT(PrintedBy(rank, "done", job.out), SizeIs(1));
     EXPECT_THAT(digests.at(rank), SizeIs(8));  // what it stops after counts
     EXPECT_EQ(digests.at(rank), digests.at(0));
   }

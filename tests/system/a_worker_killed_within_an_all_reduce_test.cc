@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Points, KillWithinAllReduceTest,
 
 // The others certainly wait in the exchange: the victim has been stopped before
 // it is killed.
-TEST(KillStoppedWorkerTest, WhoWaitsForItInTheExchangeGoesOn) {
+TEST(KillStoppedWorkerTest, ARankThatWaitsForItInTheExchangeGoesOn) {
   TestCluster cluster;
   cluster.Serve();
   const auto launcher =

@@ -51,7 +51,7 @@ struct BadSpec {
   std::vector<std::string> error;
 };
 
-TEST(BadInputTest, AWrongHookSpecSaysWhatWouldBeRight) {
+TEST(BadInputTest, AWrongHookSpecIsRefusedWithTheRightForm) {
   const std::vector<BadSpec> cases = {
       {"powersdg(rank=2)",
        {"there is no hook 'powersdg'", "the hooks are acp_sgd, allreduce, "}},
@@ -76,7 +76,7 @@ TEST(BadInputTest, AWrongHookSpecSaysWhatWouldBeRight) {
   }
 }
 
-TEST(BadInputTest, WorkersWithDifferentModelsAreToldTheDifference) {
+TEST(BadInputTest, WorkersWithDifferentModelsGetTheDifference) {
   ServedCoordinator coordinator;
   auto bow = Start(Launcher(OneOfTwo(coordinator, "bow"), {"--steps", "3"}));
   ASSERT_OK(coordinator.process().WaitForStderr("worker=bow/0", kTimeout));
@@ -350,7 +350,7 @@ std::string Status(const ServedCoordinator& coordinator) {
   return status->out();
 }
 
-TEST(BadInputTest, GarbageAtThePortDisturbsNobody) {
+TEST(BadInputTest, GarbageAtThePortDisturbsNoWorker) {
   ServedCoordinator coordinator;
   Latch latch;
   auto launcher = Start(Launcher(

@@ -61,7 +61,7 @@ class CoordinatorKillTest : public testing::Test {
 
   // Collects the job's output meanwhile. Returns false once it has ended.
   bool Pass(Process& job, absl::Duration time) {
-    return absl::IsDeadlineExceeded(job.WaitForStdout("(never said)", time));
+    return absl::IsDeadlineExceeded(job.WaitForStdout("(never printed)", time));
   }
 
   // Until rank 0 has reported once more: then all work with the coordinator.
@@ -102,7 +102,7 @@ class CoordinatorKillTest : public testing::Test {
                 SizeIs(kRanks * kSteps / kReportEvery));
     EXPECT_THAT(LinesWith(job.out, " pid "), SizeIs(kRanks)) << job.out;
     for (int rank = 0; rank < kRanks; ++rank) {
-      EXPECT_THAT(SaidBy(rank, "done", job.out), SizeIs(1));
+      EXPECT_THAT(PrintedBy(rank, "done", job.out), SizeIs(1));
     }
   }
 

@@ -31,11 +31,12 @@ TEST(EvaluationTest, InsideTrainingDoesNotDisturbTheCount) {
   EXPECT_EQ(digests, DigestsByRank(plain.out));
   EXPECT_EQ(digests.at(0), digests.at(1));
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(SaidBy(rank, "window", job.out),
-              SaidBy(rank, "window", plain.out));
-    EXPECT_THAT(SaidBy(rank, "window", job.out), SizeIs(8));
-    EXPECT_THAT(SaidBy(rank, "window", job.out), Each(HasSubstr(" of 3/3 ")));
-    EXPECT_THAT(SaidBy(rank, "evaluates", job.out), SizeIs(6));
+    EXPECT_EQ(PrintedBy(rank, "window", job.out),
+              PrintedBy(rank, "window", plain.out));
+    EXPECT_THAT(PrintedBy(rank, "window", job.out), SizeIs(8));
+    EXPECT_THAT(PrintedBy(rank, "window", job.out),
+                Each(HasSubstr(" of 3/3 ")));
+    EXPECT_THAT(PrintedBy(rank, "evaluates", job.out), SizeIs(6));
   }
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }

@@ -60,7 +60,7 @@ class GlobalBatchTest : public testing::Test {
     for (int rank = 0; rank < 4; ++rank) {
       ASSERT_OK(job->WaitForStdout(
           absl::StrCat("rank ", rank, " at step ", kSavedAt), kTimeout));
-      EXPECT_THAT(SaidBy(rank, "window", job->out()),
+      EXPECT_THAT(PrintedBy(rank, "window", job->out()),
                   Each(HasSubstr(" of 2/2 ")));
     }
     ASSERT_EQ(kill(PidsByRank(job->out()).at(3), SIGKILL), 0);
@@ -75,10 +75,10 @@ class GlobalBatchTest : public testing::Test {
     EXPECT_EQ(job.status, 0) << job.err;
     for (int rank = 0; rank < 3; ++rank) {
       const int window = windows[static_cast<size_t>(rank)];
-      const auto said = SaidBy(rank, "window", job.out);
-      EXPECT_THAT(said, SizeIs(kSteps - kSavedAt));
+      const auto lines = PrintedBy(rank, "window", job.out);
+      EXPECT_THAT(lines, SizeIs(kSteps - kSavedAt));
       EXPECT_THAT(
-          said,
+          lines,
           Each(HasSubstr(absl::StrCat(" of ", window, "/", window, " "))));
     }
     const auto digests = DigestsByRank(job.out);

@@ -63,11 +63,11 @@ void ExpectSkippedByAll(const Result& result, const std::string& reason) {
   EXPECT_EQ(result.job.status, 0) << result.job.err;
   for (int rank = 0; rank < kRanks; ++rank) {
     EXPECT_THAT(
-        SaidBy(rank, "skips", result.job.out),
+        PrintedBy(rank, "skips", result.job.out),
         ElementsAre(AllOf(HasSubstr(absl::StrCat("step ", kSkipped, ": ")),
                           HasSubstr("rank"), HasSubstr(reason))))
         << result.job.out;
-    EXPECT_THAT(SaidBy(rank, "done", result.job.out), SizeIs(1));
+    EXPECT_THAT(PrintedBy(rank, "done", result.job.out), SizeIs(1));
   }
   const auto digests = DigestsByRank(result.job.out);
   ASSERT_THAT(digests, SizeIs(kRanks));
@@ -137,7 +137,7 @@ TEST_F(OneNanTest, AHookWithStateIsRolledBack) {
 }
 
 // The tests above would not notice if a NaN did no harm.
-TEST_F(OneNanTest, WhoDoesNotLookTrainsOnIt) {
+TEST_F(OneNanTest, WithoutTheCheckARankTrainsOnIt) {
   const Result result = Train("allreduce", {});
   EXPECT_EQ(result.job.status, 0) << result.job.err;
   for (const double value : result.dump.at({kSkipped + 1, "layer1.bias"})) {

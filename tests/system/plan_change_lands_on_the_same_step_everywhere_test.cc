@@ -53,9 +53,9 @@ class PlanChangeTest : public testing::Test {
 
   // The changes of plan that a rank has seen: the same on all.
   static std::vector<std::string> Changes(const std::string& out) {
-    const std::vector<std::string> changes = SaidBy(0, "plan", out);
+    const std::vector<std::string> changes = PrintedBy(0, "plan", out);
     for (int rank = 1; rank < kRanks; ++rank) {
-      EXPECT_EQ(SaidBy(rank, "plan", out), changes) << "rank " << rank;
+      EXPECT_EQ(PrintedBy(rank, "plan", out), changes) << "rank " << rank;
     }
     return changes;
   }
@@ -74,8 +74,9 @@ class PlanChangeTest : public testing::Test {
 // The version and the window that a step was exchanged with, from the output of
 // rank R.
 std::string WindowOf(int rank, int64_t step, const std::string& out) {
-  const auto said = SaidBy(rank, absl::StrCat("window ", step, " of "), out);
-  return said.empty() ? "" : said[0];
+  const auto lines =
+      PrintedBy(rank, absl::StrCat("window ", step, " of "), out);
+  return lines.empty() ? "" : lines[0];
 }
 
 std::vector<ToyBatch> BatchesOf(int step, int accumulation) {
@@ -140,7 +141,7 @@ TEST_F(PlanChangeTest, WhileItTrainsOnAndWithoutAPause) {
                 AllOf(HasSubstr(" of 2/2 "), HasSubstr("plan 1")));
     EXPECT_THAT(WindowOf(rank, step, end.out),
                 AllOf(HasSubstr(" of 4/4 "), HasSubstr("plan 2")));
-    EXPECT_THAT(SaidBy(rank, "done", end.out), SizeIs(1));
+    EXPECT_THAT(PrintedBy(rank, "done", end.out), SizeIs(1));
     // No rank has gone further than the others.
     EXPECT_THAT(WindowOf(rank, StepOf(changes[3]), end.out), IsEmpty());
   }

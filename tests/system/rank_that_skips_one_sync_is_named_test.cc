@@ -32,11 +32,11 @@ TEST_P(SkippedSyncTest, InMidTraining) {
   const Ended job = Train(4);
   EXPECT_EQ(job.status, 1);
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_THAT(SaidBy(rank, "step 4", job.out), SizeIs(1)) << job.out;
-    EXPECT_THAT(SaidBy(rank, "step 5", job.out), IsEmpty());
-    EXPECT_THAT(SaidBy(rank, "step 6", job.out), IsEmpty());
+    EXPECT_THAT(PrintedBy(rank, "step 4", job.out), SizeIs(1)) << job.out;
+    EXPECT_THAT(PrintedBy(rank, "step 5", job.out), IsEmpty());
+    EXPECT_THAT(PrintedBy(rank, "step 6", job.out), IsEmpty());
   }
-  EXPECT_THAT(SaidBy(1, "leaves out step 4", job.out), SizeIs(1));
+  EXPECT_THAT(PrintedBy(1, "leaves out step 4", job.out), SizeIs(1));
   const auto errors = LinesWith(job.err, "toy_worker: ");
   EXPECT_THAT(errors, SizeIs(3)) << job.err;
   const auto named = HasSubstr(
@@ -51,11 +51,11 @@ TEST_P(SkippedSyncTest, InMidTraining) {
 TEST_P(SkippedSyncTest, AtTheEndOfTraining) {
   const Ended job = Train(9);
   EXPECT_EQ(job.status, 1);
-  EXPECT_THAT(SaidBy(1, "done", job.out), SizeIs(1)) << job.out;
+  EXPECT_THAT(PrintedBy(1, "done", job.out), SizeIs(1)) << job.out;
   for (const int rank : {0, 2}) {
-    EXPECT_THAT(SaidBy(rank, "step 9", job.out), SizeIs(1)) << job.out;
-    EXPECT_THAT(SaidBy(rank, "step 10", job.out), IsEmpty());
-    EXPECT_THAT(SaidBy(rank, "done", job.out), IsEmpty());
+    EXPECT_THAT(PrintedBy(rank, "step 9", job.out), SizeIs(1)) << job.out;
+    EXPECT_THAT(PrintedBy(rank, "step 10", job.out), IsEmpty());
+    EXPECT_THAT(PrintedBy(rank, "done", job.out), IsEmpty());
   }
   const auto errors = LinesWith(job.err, "toy_worker: ");
   EXPECT_THAT(errors, SizeIs(2)) << job.err;

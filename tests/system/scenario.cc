@@ -214,14 +214,14 @@ std::map<int, std::map<int64_t, std::string>> DigestsByRank(
   return digests;
 }
 
-std::vector<std::string> SaidBy(int rank, const std::string& what,
-                                const std::string& out) {
+std::vector<std::string> PrintedBy(int rank, const std::string& what,
+                                   const std::string& out) {
   const std::string prefix = absl::StrCat("rank ", rank, " ");
-  std::vector<std::string> said;
+  std::vector<std::string> lines;
   for (const std::string& line : LinesWith(out, prefix + what)) {
-    said.push_back(line.substr(line.find(prefix) + prefix.size()));
+    lines.push_back(line.substr(line.find(prefix) + prefix.size()));
   }
-  return said;
+  return lines;
 }
 
 std::vector<std::string> LinesWith(const std::string& text,

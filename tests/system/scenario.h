@@ -111,8 +111,8 @@ std::map<int, std::map<int64_t, std::string>> DigestsByRank(
     const std::string& out);
 
 // What rank R has printed, without "rank R ", where it begins with `what`.
-std::vector<std::string> SaidBy(int rank, const std::string& what,
-                                const std::string& out);
+std::vector<std::string> PrintedBy(int rank, const std::string& what,
+                                   const std::string& out);
 
 // The lines of a text that contain `part`.
 std::vector<std::string> LinesWith(const std::string& text,

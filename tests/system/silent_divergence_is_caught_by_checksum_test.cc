@@ -41,7 +41,7 @@ TEST(SilentDivergenceTest, IsCaughtByTheChecksumAndTheRankIsNamed) {
 }
 
 // That is what makes it silent.
-TEST(SilentDivergenceTest, WithoutTheChecksumNobodyNotices) {
+TEST(SilentDivergenceTest, WithoutTheChecksumItGoesUnnoticed) {
   const Ended job = RunToEnd(Diverging("checksum_every=0"));
   EXPECT_EQ(job.status, 0) << job.err;
   const auto digests = DigestsByRank(job.out);

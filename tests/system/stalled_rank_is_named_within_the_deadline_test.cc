@@ -50,13 +50,13 @@ class StalledRankTest : public testing::Test {
     const Ended why = Why({"--json"});
     EXPECT_EQ(why.status, 0) << why.err;
     const auto json = nlohmann::json::parse(why.out, nullptr, false);
-    std::vector<int> odd;
-    if (json.is_discarded()) return odd;
+    std::vector<int> outliers;
+    if (json.is_discarded()) return outliers;
     for (const auto& rank : json["ranks"]) {
-      if (rank["odd"]) odd.push_back(rank["rank"]);
+      if (rank["odd"]) outliers.push_back(rank["rank"]);
     }
     if (!json["findings"].empty()) *finding = json["findings"][0];
-    return odd;
+    return outliers;
   }
 
   // The others end in time with an error that names rank 1, in `words`.
@@ -65,8 +65,8 @@ class StalledRankTest : public testing::Test {
     const absl::Time stalled = Clock::Real()->Now();
     const std::map<int, pid_t> pids = PidsByRank(job.out());
     ASSERT_THAT(pids, SizeIs(3));
-    EXPECT_TRUE(WaitUntilGone(pids.at(0), kTimeout));
-    EXPECT_TRUE(WaitUntilGone(pids.at(2), kTimeout));
+    EXPECT_TRUE(WaitUntilEnded(pids.at(0), kTimeout));
+    EXPECT_TRUE(WaitUntilEnded(pids.at(2), kTimeout));
     const absl::Duration took = Clock::Real()->Now() - stalled;
     std::printf("others_ended_after: %.3f s\n", absl::ToDoubleSeconds(took));
     EXPECT_GE(took, kProgressTimeout - absl::Milliseconds(500));
@@ -75,7 +75,7 @@ class StalledRankTest : public testing::Test {
     const Ended end = EndOf(job);
     EXPECT_EQ(end.status, 1) << end.err;
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_THAT(SaidBy(rank, "step 6", end.out), IsEmpty());
+      EXPECT_THAT(PrintedBy(rank, "step 6", end.out), IsEmpty());
     }
     const auto errors = LinesWith(end.err, "toy_worker: ");
     EXPECT_THAT(errors, SizeIs(testing::Ge(2))) << end.err;

@@ -85,7 +85,7 @@ bool TestCluster::OnWorkerLine(const std::string& worker,
     newest = lives_.back().get();
     newest->worker = worker;
     newest->pid = pid;
-    newest->gone = gone_[worker] == pid;
+    newest->exited = exited_[worker] == pid;
     const auto killed = killed_silent_.find(pid);
     if (killed != killed_silent_.end()) {
       newest->killed = killed->second;
@@ -97,10 +97,10 @@ bool TestCluster::OnWorkerLine(const std::string& worker,
 }
 
 void TestCluster::OnExit(const std::string& worker, pid_t pid) {
-  gone_[worker] = pid;
+  exited_[worker] = pid;
   killed_silent_.erase(pid);
   WorkerLife* const newest = At(worker);
-  if (newest != nullptr && newest->pid == pid) newest->gone = true;
+  if (newest != nullptr && newest->pid == pid) newest->exited = true;
 }
 
 void TestCluster::Serve(const std::string& listen,
@@ -122,7 +122,7 @@ void TestCluster::Serve(const std::string& listen,
 
 void TestCluster::KillCoordinator() {
   processes_.Signal(*coordinator_, SIGKILL);
-  ASSERT_TRUE(Await("the coordinator is gone", [&] {
+  ASSERT_TRUE(Await("the coordinator has ended", [&] {
     return processes_.status(*coordinator_).has_value();
   }));
 }
@@ -310,7 +310,7 @@ void TestCluster::ExpectExactAndEqual(int finishers) {
       last = &*life->result;
     }
   }
-  ASSERT_NE(last, nullptr) << "nobody has finished\n" << Transcript();
+  ASSERT_NE(last, nullptr) << "no worker has finished\n" << Transcript();
   int finished = 0;
   for (const auto& life : lives_) {
     if (!life->result.has_value() || life->result->step < last->step) continue;

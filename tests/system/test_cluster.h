@@ -118,7 +118,7 @@ class TestCluster {
   std::map<std::string, WorkerLife*> newest_;
   // Those that ended before their first words were read.
   std::map<pid_t, absl::Time> killed_silent_;
-  std::map<std::string, pid_t> gone_;  // the last of each slot
+  std::map<std::string, pid_t> exited_;  // the last of each slot
 };
 
 }  // namespace coxswain

@@ -43,7 +43,7 @@ void ExpectClearError(const std::string& address) {
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 
-TEST(CoordinatorNeverStartsTest, NobodyListens) {
+TEST(CoordinatorNeverStartsTest, NoServerListens) {
   ExpectClearError(absl::StrCat("127.0.0.1:", UnusedPort()));
 }
 
@@ -54,7 +54,7 @@ TEST(CoordinatorNeverStartsTest, SomethingSilentListens) {
   ExpectClearError(absl::StrCat("127.0.0.1:", port));
 }
 
-TEST(LateCoordinatorTest, WorkersSayThatTheyWaitAndThenTrain) {
+TEST(LateCoordinatorTest, WorkersReportThatTheyWaitAndThenTrain) {
   const std::string address = absl::StrCat("127.0.0.1:", UnusedPort());
   auto launcher = Start(
       Launcher({"--nproc", "2", "--job", "rows", "--coordinator", address},

@@ -47,19 +47,19 @@ class TwoNetworkNamespacesTest : public testing::Test {
 
   // Two ranks on each, with these options more; returns what the launchers
   // have printed.
-  struct Said {
+  struct Output {
     std::string out;
     std::string err;
   };
-  std::vector<Said> RunJob(const std::string& name,
-                           const std::vector<std::string>& run_options,
-                           const std::vector<std::string>& toy_options);
+  std::vector<Output> RunJob(const std::string& name,
+                             const std::vector<std::string>& run_options,
+                             const std::vector<std::string>& toy_options);
 
   NetworkHost bow_{"bow"};
   NetworkHost stroke_{"stroke"};
 };
 
-std::vector<TwoNetworkNamespacesTest::Said> TwoNetworkNamespacesTest::RunJob(
+std::vector<TwoNetworkNamespacesTest::Output> TwoNetworkNamespacesTest::RunJob(
     const std::string& name, const std::vector<std::string>& run_options,
     const std::vector<std::string>& toy_options) {
   ServedCoordinator coordinator("10.77.0.1:0", bow_.prefix());
@@ -74,35 +74,36 @@ std::vector<TwoNetworkNamespacesTest::Said> TwoNetworkNamespacesTest::RunJob(
   };
   const auto first = start(bow_, "bow");
   const auto second = start(stroke_, "stroke");
-  std::vector<Said> said;
+  std::vector<Output> outputs;
   for (Process* launcher : {first.get(), second.get()}) {
     const auto exit = launcher->Wait(kTimeout);
     EXPECT_OK(exit);
     EXPECT_TRUE(exit.ok() && exit->Status() == 0) << launcher->err();
-    said.push_back({launcher->out(), launcher->err()});
+    outputs.push_back({launcher->out(), launcher->err()});
   }
   coordinator.Stop();
   EXPECT_THAT(StrayProcesses(), IsEmpty());
-  return said;
+  return outputs;
 }
 
 TEST_F(TwoNetworkNamespacesTest, TwoLaunchersMakeOneJob) {
-  const auto said = RunJob(
+  const auto outputs = RunJob(
       "rows", {"--backend", "gloo"},
       {"--hook", "powersgd(rank=2,start_step=3)", "--steps", "20", "--digest"});
-  ASSERT_THAT(said, SizeIs(2));
+  ASSERT_THAT(outputs, SizeIs(2));
   // Each side listens on the address that leads to the other one.
-  EXPECT_THAT(said[0].err, HasSubstr("address=10.77.0.1"));
-  EXPECT_THAT(said[1].err, HasSubstr("address=10.77.0.2"));
-  EXPECT_THAT(LinesWith(said[0].out + said[1].out, "through gloo"), SizeIs(4));
+  EXPECT_THAT(outputs[0].err, HasSubstr("address=10.77.0.1"));
+  EXPECT_THAT(outputs[1].err, HasSubstr("address=10.77.0.2"));
+  EXPECT_THAT(LinesWith(outputs[0].out + outputs[1].out, "through gloo"),
+              SizeIs(4));
 
-  const auto digests = DigestsByRank(said[0].out + said[1].out);
+  const auto digests = DigestsByRank(outputs[0].out + outputs[1].out);
   ASSERT_THAT(digests, SizeIs(4));
   ASSERT_THAT(digests.at(0), SizeIs(20));
   for (const auto& [rank, steps] : digests) {
     EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
   }
-  EXPECT_THAT(DigestsByRank(said[0].out), SizeIs(2));
+  EXPECT_THAT(DigestsByRank(outputs[0].out), SizeIs(2));
 }
 
 // What rank 0 has written of its averaged gradients: the header of each, and
@@ -132,9 +133,9 @@ TEST_F(TwoNetworkNamespacesTest, MemoryIsSharedWithinAndGlooGoesBetween) {
     return std::vector<std::string>{"--steps",  "5",      "--replay",
                                     "--digest", "--dump", folder.path(dump)};
   };
-  const auto said = RunJob("levels", {}, options("levels"));
-  ASSERT_THAT(said, SizeIs(2));
-  const std::string out = said[0].out + said[1].out;
+  const auto outputs = RunJob("levels", {}, options("levels"));
+  ASSERT_THAT(outputs, SizeIs(2));
+  const std::string out = outputs[0].out + outputs[1].out;
   EXPECT_THAT(LinesWith(out, "through two_level"), SizeIs(4)) << out;
   const auto digests = DigestsByRank(out);
   ASSERT_THAT(digests, SizeIs(4));

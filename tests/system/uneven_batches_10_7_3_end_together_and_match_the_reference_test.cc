@@ -58,7 +58,7 @@ class UnevenBatchesTest : public testing::Test {
     const std::string end =
         absl::StrCat("ends epoch ", epoch, " after step ", step);
     for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_THAT(SaidBy(rank, absl::StrCat("ends epoch ", epoch), job.out),
+      EXPECT_THAT(PrintedBy(rank, absl::StrCat("ends epoch ", epoch), job.out),
                   ElementsAre(end));
     }
     const auto digests = DigestsByRank(job.out);
@@ -99,14 +99,14 @@ TEST_F(UnevenBatchesTest, TheEpochEndsForAllAtTheFirst) {
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 
-TEST_F(UnevenBatchesTest, UnlessThePlanSaysSoItIsAnErrorThatNamesTheRank) {
+TEST_F(UnevenBatchesTest, WithoutItInThePlanItIsAnErrorThatNamesTheRank) {
   const Ended job = Train("refuse", 1, 1);
   EXPECT_EQ(job.status, 1);
   const auto errors = LinesWith(job.err, "toy_worker: ");
   EXPECT_THAT(errors, SizeIs(2)) << job.err;
   EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("rank 2"),
                                           HasSubstr("uneven_data"))));
-  EXPECT_THAT(SaidBy(0, "step 4", job.out), IsEmpty());
+  EXPECT_THAT(PrintedBy(0, "step 4", job.out), IsEmpty());
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 

@@ -51,8 +51,8 @@ TEST_P(KilledWorkerTest, TheOthersEndAndNameItAndNothingIsLeft) {
 
   const absl::Time killed = Now();
   ASSERT_EQ(kill(pids[1], SIGKILL), 0);
-  EXPECT_TRUE(WaitUntilGone(pids[0], kTimeout));
-  EXPECT_TRUE(WaitUntilGone(pids[2], kTimeout));
+  EXPECT_TRUE(WaitUntilEnded(pids[0], kTimeout));
+  EXPECT_TRUE(WaitUntilEnded(pids[2], kTimeout));
   const absl::Duration took = Now() - killed;
   EXPECT_LT(took, kSurvivorsEnd);
   RecordSeconds("survivors_ended_after", took);
@@ -68,7 +68,7 @@ TEST_P(KilledWorkerTest, TheOthersEndAndNameItAndNothingIsLeft) {
                        "first failure: worker ", ThisHost(), "/1 (pid ",
                        pids[1], ") was killed by signal 9 (SIGKILL)")));
   EXPECT_THAT(err, Not(HasSubstr("sending SIG")))
-      << "the others had to be told to end";
+      << "the others had to be stopped";
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 
@@ -79,7 +79,8 @@ INSTANTIATE_TEST_SUITE_P(Hooks, KilledWorkerTest,
                            return std::string(hook.param).substr(0, 8);
                          });
 
-TEST(WorkerKilledInMidTrainingTest, WhoWaitsInACollectiveOnAnotherHostEnds) {
+TEST(WorkerKilledInMidTrainingTest,
+     ARankThatWaitsInACollectiveOnAnotherHostEnds) {
   ServedCoordinator coordinator;
   Latch latch;
   const auto options = [&](const std::string& node) {

@@ -44,12 +44,14 @@ struct WorkerLife {
   int64_t step_generation = 0;  // in which it was taken
   std::optional<WorkerResult> result;
   std::optional<absl::Time> killed;  // by the test
-  bool gone = false;                 // its launcher has reported its end
+  bool exited = false;               // its launcher has reported its end
 
   int64_t generation() const { return generations.back().generation; }
   int rank() const { return generations.back().rank; }
   int world() const { return generations.back().world; }
-  bool over() const { return result.has_value() || killed.has_value() || gone; }
+  bool over() const {
+    return result.has_value() || killed.has_value() || exited;
+  }
 };
 
 // Returns the pid in a line that a worker prints when a generation begins; 0:

@@ -86,8 +86,8 @@ JoinMismatch RunDifferently(const std::vector<std::string>& bow_options,
 
 // Expects that each of the four workers, and the coordinator in its log, have
 // reported these differences and no others, and that no worker has joined.
-void ExpectToldEverywhere(const JoinMismatch& mismatch,
-                          const std::vector<std::string>& differences) {
+void ExpectReportedEverywhere(const JoinMismatch& mismatch,
+                              const std::vector<std::string>& differences) {
   std::string lines;
   for (const std::string& line : differences) {
     absl::StrAppend(&lines, "\n  ", line);
@@ -106,7 +106,7 @@ void ExpectToldEverywhere(const JoinMismatch& mismatch,
   }
   EXPECT_THAT(mismatch.launchers,
               AllOf(Not(HasSubstr("rank ")), Not(HasSubstr("sending SIG"))))
-      << "a worker has joined, or had to be told to end";
+      << "a worker has joined, or had to be stopped";
 
   std::vector<std::string> logged;
   for (const std::string& line : LinesWith(mismatch.log, "difference=")) {
@@ -121,8 +121,8 @@ void ExpectToldEverywhere(const JoinMismatch& mismatch,
   EXPECT_THAT(LinesWith(mismatch.log, "generation_began"), IsEmpty());
 }
 
-TEST(DifferentHookOptionsTest, EveryRankIsToldWhoHasWhich) {
-  ExpectToldEverywhere(
+TEST(DifferentHookOptionsTest, EveryRankGetsTheHooksOfAll) {
+  ExpectReportedEverywhere(
       RunDifferently({"--hook", "powersgd(rank=4)"},
                      {"--hook", "powersgd(rank=2)"}),
       {"hook: powersgd(rank=4) on rank 0 (bow/0), rank 1 (bow/1); "
@@ -130,7 +130,7 @@ TEST(DifferentHookOptionsTest, EveryRankIsToldWhoHasWhich) {
 }
 
 TEST(DifferentHookOptionsTest, AnOptionOfAnInnerHookCountsToo) {
-  ExpectToldEverywhere(
+  ExpectReportedEverywhere(
       RunDifferently({"--hook", "fp16(powersgd(rank=4, start_step=10))"},
                      {"--hook", "fp16(powersgd(rank=4, start_step=11))"}),
       {"hook: fp16(powersgd(rank=4,start_step=10)) on rank 0 (bow/0), "
@@ -139,15 +139,16 @@ TEST(DifferentHookOptionsTest, AnOptionOfAnInnerHookCountsToo) {
 }
 
 // Its ranks are not known then.
-TEST(DifferentHookOptionsTest, NobodyWaitsForALauncherThatDoesNotCome) {
-  ExpectToldEverywhere(RunDifferently({"--hook", "bf16"}, {"--hook", "fp16"},
-                                      /*nodes=*/3),
-                       {"hook: bf16 on bow/0, bow/1; fp16 on stroke/0, "
-                        "stroke/1"});
+TEST(DifferentHookOptionsTest, NoWorkerWaitsForALauncherThatIsMissing) {
+  ExpectReportedEverywhere(
+      RunDifferently({"--hook", "bf16"}, {"--hook", "fp16"},
+                     /*nodes=*/3),
+      {"hook: bf16 on bow/0, bow/1; fp16 on stroke/0, "
+       "stroke/1"});
 }
 
-TEST(DifferentParameterDtypeTest, EveryRankIsToldWhichParametersAndWhose) {
-  ExpectToldEverywhere(
+TEST(DifferentParameterDtypeTest, EveryRankGetsWhichParametersDifferAndWhose) {
+  ExpectReportedEverywhere(
       RunDifferently({"--dtype", "float32"}, {"--dtype", "float64"}),
       {"parameter 0: layer1.weight float32[48,64] on rank 0 (bow/0), rank 1 "
        "(bow/1); layer1.weight float64[48,64] on rank 2 (stroke/0), rank 3 "
@@ -163,8 +164,8 @@ TEST(DifferentParameterDtypeTest, EveryRankIsToldWhichParametersAndWhose) {
        "(stroke/1)"});
 }
 
-TEST(OffByOneAccumulationTest, NoStepIsMadeAndEveryRankIsToldWhoCountsHow) {
-  ExpectToldEverywhere(
+TEST(OffByOneAccumulationTest, NoStepIsMadeAndEveryRankGetsTheCountsOfAll) {
+  ExpectReportedEverywhere(
       RunDifferently({"--accumulate", "3"}, {"--accumulate", "4"}),
       {"accumulation_steps: 3 on rank 0 (bow/0), rank 1 (bow/1); 4 on rank 2 "
        "(stroke/0), rank 3 (stroke/1)"});

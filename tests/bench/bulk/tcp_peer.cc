@@ -107,7 +107,7 @@ class Tcp : public BulkPeer {
   explicit Tcp(UniqueFd socket) : socket_(std::move(socket)) {}
 
   absl::Status Put(absl::string_view bytes) override {
-    COXSWAIN_RETURN_IF_ERROR(Say(static_cast<int64_t>(bytes.size())));
+    COXSWAIN_RETURN_IF_ERROR(SendCount(static_cast<int64_t>(bytes.size())));
     for (size_t at = 0; at < bytes.size(); at += kPiece) {
       const absl::string_view piece = bytes.substr(at, kPiece);
       COXSWAIN_RETURN_IF_ERROR(
@@ -118,7 +118,7 @@ class Tcp : public BulkPeer {
   }
 
   absl::Status Get(NewBytes* bytes) override {
-    COXSWAIN_RETURN_IF_ERROR(Say(kBack));
+    COXSWAIN_RETURN_IF_ERROR(SendCount(kBack));
     for (size_t at = 0; at < bytes->size; at += kPiece) {
       COXSWAIN_RETURN_IF_ERROR(ReadAll(socket_.get(), bytes->data.get() + at,
                                        std::min(kPiece, bytes->size - at)));
@@ -127,7 +127,7 @@ class Tcp : public BulkPeer {
   }
 
  private:
-  absl::Status Say(int64_t count) {
+  absl::Status SendCount(int64_t count) {
     return WriteAll(socket_.get(), reinterpret_cast<char*>(&count),
                     sizeof(count));
   }

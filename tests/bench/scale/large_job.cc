@@ -111,10 +111,10 @@ absl::StatusOr<Phase> LargeJob::AskForMembers() {
 }
 
 absl::StatusOr<Phase> LargeJob::Attach() {
-  told_ = std::make_unique<Meeting>(workers_.size() -
-                                    static_cast<size_t>(options_.lose));
+  notified_ = std::make_unique<Meeting>(workers_.size() -
+                                        static_cast<size_t>(options_.lose));
   const auto over = [this](const std::string&) {
-    told_->Arrive(absl::OkStatus());
+    notified_->Arrive(absl::OkStatus());
   };
   return Run("attach", [&over](LightWorker* worker, const auto& done) {
     worker->Attach(done, over);
@@ -177,15 +177,15 @@ absl::StatusOr<Phase> LargeJob::Lose() {
                             UsageOf(options_.coordinator.pid));
   const int64_t bytes = BytesReceived();
   const absl::Time begun = Clock::Real()->Now();
-  const size_t early = told_->arrivals().size();
+  const size_t early = notified_->arrivals().size();
   if (early != 0) return absl::InternalError("the generation ended too soon");
   for (const auto& worker : lost_) {
     workers_.front()->ReportExit(worker->place(), reports.Arriving());
   }
-  COXSWAIN_RETURN_IF_ERROR(told_->Await(kMeetingTimeout));
+  COXSWAIN_RETURN_IF_ERROR(notified_->Await(kMeetingTimeout));
   COXSWAIN_RETURN_IF_ERROR(reports.Await(kMeetingTimeout));
   const absl::Time over = Clock::Real()->Now();
-  const auto arrivals = told_->arrivals();
+  const auto arrivals = notified_->arrivals();
   COXSWAIN_ASSIGN_OR_RETURN(const ProcessUsage after,
                             UsageOf(options_.coordinator.pid));
   Phase phase;

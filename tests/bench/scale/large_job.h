@@ -74,8 +74,8 @@ class LargeJob {
   const Options options_;
   std::vector<std::unique_ptr<LightWorker>> workers_;
   std::vector<std::unique_ptr<LightWorker>> lost_;
-  std::unique_ptr<Meeting> told_;  // that the generation is over
-  int slots_ = 0;                  // of a node, in the mesh
+  std::unique_ptr<Meeting> notified_;  // that the generation is over
+  int slots_ = 0;                      // of a node, in the mesh
   int barriers_ = 0;
   int64_t beats_ = 0;
 };

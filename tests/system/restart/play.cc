@@ -407,12 +407,12 @@ void Play::CheckPositions() {
     ticket.set_micro_batches(1);
     ticket.set_window(1);
     ASSERT_TRUE(team_[0]->Write(request));
-    v1::Decision told;
-    ASSERT_OK(team_[0]->ReadDecision(&told));
-    v1::Position said;
-    *said.mutable_last() = last;
-    ASSERT_OK_AND_ASSIGN(const auto taken, schedule::TakePosition(&said));
-    EXPECT_EQ(told.DebugString(),
+    v1::Decision decision;
+    ASSERT_OK(team_[0]->ReadDecision(&decision));
+    v1::Position position;
+    *position.mutable_last() = last;
+    ASSERT_OK_AND_ASSIGN(const auto taken, schedule::TakePosition(&position));
+    EXPECT_EQ(decision.DebugString(),
               schedule::ToWire(stream, taken).DebugString());
   }
 }

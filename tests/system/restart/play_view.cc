@@ -16,8 +16,8 @@ constexpr size_t kShown = 2000;
 v1::MemberDescription Lasting(const v1::MemberDescription& member) {
   v1::MemberDescription lasting;
   *lasting.mutable_member() = member.member();
-  const bool gone = member.state() == "left" || member.state() == "lost";
-  lasting.set_state(gone ? member.state() : "here");
+  const bool ended = member.state() == "left" || member.state() == "lost";
+  lasting.set_state(ended ? member.state() : "here");
   return lasting;
 }
 

@@ -26,7 +26,7 @@ constexpr int64_t kRows = 1 << 17;
 // How long a step takes, least, so that the rows last.
 constexpr absl::Duration kPace = absl::Milliseconds(5);
 
-void Say(const std::string& line) {
+void PrintLine(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -40,9 +40,10 @@ absl::Status Run() {
   options.ddp.make_hook = MakePlannedHook;
   options.ddp.accumulation_steps = 2;
   options.run.on_recovery = [](const RecoveryReport& report) {
-    Say(absl::StrCat("generation ", report.generation, " rank ", report.rank,
-                     " of ", report.world_size, " pid ", getpid(), " step ",
-                     report.step, " copied ", report.copied ? "yes" : "no"));
+    PrintLine(absl::StrCat("generation ", report.generation, " rank ",
+                           report.rank, " of ", report.world_size, " pid ",
+                           getpid(), " step ", report.step, " copied ",
+                           report.copied ? "yes" : "no"));
   };
   CancelSignal never;  // never raised: waiting for it is a pause
   TallyTraining training;
@@ -50,8 +51,8 @@ absl::Status Run() {
   training.peek_every = 1'000'000;
   training.before_step = [&never](ElasticTraining& t) {
     never.WaitFor(kPace);
-    Say(absl::StrCat("step ", t.step(), " generation ",
-                     t.session().generation()));
+    PrintLine(absl::StrCat("step ", t.step(), " generation ",
+                           t.session().generation()));
     return absl::OkStatus();
   };
   TallyResult result;
@@ -60,7 +61,7 @@ absl::Status Run() {
         return TrainTally(training, *tally, t, &result);
       }));
   const absl::Status exact = tally->CheckUsedOnce(result.rows, result.dropped);
-  if (!exact.ok()) Say(std::string(exact.message()));
+  if (!exact.ok()) PrintLine(std::string(exact.message()));
   const auto counts = tally->parameters()[0].detach();
   nlohmann::json json;
   json["step"] = result.step;
@@ -72,7 +73,7 @@ absl::Status Run() {
       "%08x",
       Crc32c(absl::string_view(static_cast<const char*>(counts.data_ptr()),
                                counts.nbytes())));
-  Say("result " + json.dump());
+  PrintLine("result " + json.dump());
   return absl::OkStatus();
 }
 

@@ -59,7 +59,7 @@ bool Parse(int argc, char** argv, Options* options, int* exit_status) {
   app.add_option("--report-every", options->report_every, "0: never");
   app.add_option("--pace-ms", options->pace_ms, "how long a step takes, least");
   app.add_option("--timeout", options->timeout_s, "seconds for an exchange");
-  app.add_option("--patience", options->reason_timeout_s,
+  app.add_option("--reason-timeout", options->reason_timeout_s,
                  "seconds that the coordinator's word is awaited for");
   app.add_option("--out", options->out, "folder for the result");
   app.add_option("--die", options->die,
@@ -74,7 +74,7 @@ bool Parse(int argc, char** argv, Options* options, int* exit_status) {
   return true;
 }
 
-void Say(const std::string& line) {
+void PrintLine(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -101,13 +101,13 @@ std::string AtMicros() {
 // What ended a generation, as its training function saw it.
 void SayError(const ElasticGeneration& generation, const absl::Status& error) {
   const std::vector<std::string> lines = absl::StrSplit(error.message(), '\n');
-  Say(absl::StrCat("error ", absl::StatusCodeToString(error.code()),
-                   " generation ", generation.session->generation(), AtMicros(),
-                   " ", lines.front()));
+  PrintLine(absl::StrCat("error ", absl::StatusCodeToString(error.code()),
+                         " generation ", generation.session->generation(),
+                         AtMicros(), " ", lines.front()));
 }
 
 void SayRecovery(const RecoveryReport& report) {
-  Say(absl::StrCat(
+  PrintLine(absl::StrCat(
       "generation ", report.generation, " rank ", report.rank, " of ",
       report.world_size, " pid ", getpid(), " from step ", report.step,
       " source ", report.source, " copied ", report.copied ? "yes" : "no",
@@ -115,7 +115,7 @@ void SayRecovery(const RecoveryReport& report) {
       " took_ms ",
       absl::StrFormat("%.1f", absl::ToDoubleMilliseconds(report.took)),
       " lost ", report.lost.size(), AtMicros()));
-  for (const std::string& lost : report.lost) Say("lost " + lost);
+  for (const std::string& lost : report.lost) PrintLine("lost " + lost);
 }
 
 class Worker {
@@ -178,9 +178,9 @@ absl::Status Worker::At(Point point, const ElasticGeneration& generation) {
   }
   if (point == Point::kAfter && options_.report_every > 0 &&
       state_.step() % options_.report_every == 0) {
-    Say(absl::StrCat("step ", state_.step(), " generation ",
-                     generation.session->generation(), " world ",
-                     generation.communicator->size(), AtMicros()));
+    PrintLine(absl::StrCat("step ", state_.step(), " generation ",
+                           generation.session->generation(), " world ",
+                           generation.communicator->size(), AtMicros()));
   }
   return absl::OkStatus();
 }
@@ -201,7 +201,7 @@ absl::Status Worker::Report() {
                               {"world", run.world_size},
                               {"steps", run.steps}});
   }
-  Say("result " + result.dump());
+  PrintLine("result " + result.dump());
   if (options_.out.empty()) return absl::OkStatus();
   const std::string path = absl::StrCat(
       options_.out, "/", session_.identity.node, "-", session_.identity.slot);

@@ -69,7 +69,7 @@ void AddData(CLI::App& app, ToyOptions* options) {
       ->delimiter(',');
   app.add_option("--epochs", options->epochs, "with --batches");
   app.add_flag("--announce-length", options->announce_length,
-               "says at once how many micro-batches an epoch has");
+               "prints at once how many micro-batches an epoch has");
   app.add_flag("--global-data", options->global_data,
                "divides one list of micro-batches per step among the ranks");
   app.add_option("--samples", options->samples,

@@ -12,7 +12,7 @@
 
 namespace coxswain {
 
-void Say(const std::string& line) {
+void PrintLine(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
 }
@@ -203,7 +203,7 @@ absl::Status ToyTraining::Evaluate() {
 }
 
 void ToyTraining::SayOfRank(absl::string_view what) const {
-  Say(absl::StrCat("rank ", session_.rank(), " ", what));
+  PrintLine(absl::StrCat("rank ", session_.rank(), " ", what));
 }
 
 void ToyTraining::Report() const {

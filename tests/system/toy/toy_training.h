@@ -21,7 +21,7 @@
 namespace coxswain {
 
 // Prints a line at once.
-void Say(const std::string& line);
+void PrintLine(const std::string& line);
 
 // What a rank does between joining and leaving, as a program without a
 // framework would write it: windows of micro-batches, each ended by an exchange

@@ -46,13 +46,13 @@ absl::StatusOr<std::unique_ptr<Session>> Join(const ToyOptions& options) {
 absl::Status RunWorker(const ToyOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                             Join(options));
-  Say(absl::StrCat("rank ", session->rank(), " of ", session->world_size(),
-                   " pid ", getpid()));
+  PrintLine(absl::StrCat("rank ", session->rank(), " of ",
+                         session->world_size(), " pid ", getpid()));
   ToyTraining training(options, session.get());
   absl::Status status = training.Run();
   if (status.ok()) {
     COXSWAIN_RETURN_IF_ERROR(session->Leave("done"));
-    Say(absl::StrCat("rank ", session->rank(), " done"));
+    PrintLine(absl::StrCat("rank ", session->rank(), " done"));
     return status;
   }
   status = Explain(*session, status);
