@@ -22,25 +22,25 @@ namespace coxswain::bench {
 // Threading: one thread at a time.
 class Model {
  public:
-  // Plans the buckets as the reducer does by default, and configures a hook
-  // per rank. Errors as MakeHook, PlanBuckets and Hook::Configure.
+  // Plans the buckets as the reducer does by default, and configures a hook per
+  // rank. Fails as MakeHook, PlanBuckets and Hook::Configure.
   static absl::StatusOr<std::unique_ptr<Model>> Create(
       const std::string& spec, std::vector<ParameterSpec> parameters,
       int world_size);
 
   int world_size() const { return static_cast<int>(ranks_.size()); }
-  // All ranks have the same; `data` is null.
+  // Returns the buckets, the same on all ranks; `data` is null.
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
-  // Where rank's gradients of a bucket lie. The memory is the caller's, and
-  // outlives the model or the next call.
+  // Sets where a rank's gradients of a bucket lie. The memory is the caller's,
+  // and outlives the model or the next call.
   void SetMemory(int rank, size_t bucket, void* data);
 
   // Exchanges all buckets in the reducer's order of calls, and then commits
   // the step or rolls it back.
   absl::Status Step(bool commit);
 
-  // That rank 0 handed to collectives so far.
+  // Returns the bytes that rank 0 has handed to collectives.
   int64_t payload_bytes() const;
 
  private:

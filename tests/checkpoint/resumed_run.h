@@ -52,7 +52,7 @@ void TakeLarger(const Distance& other, Distance& distance);
 // Saves what the ranks of a world have after a step, and loads it.
 using SaveAndLoad = std::function<HookState(HookWorld& world, int64_t step)>;
 
-// The largest over the checkpoints after which steps are made.
+// Returns the largest distance over the checkpoints after which steps are made.
 Distance Resume(const ResumedRun& run, const SaveAndLoad& reload);
 
 }  // namespace coxswain

@@ -31,7 +31,7 @@ class StoredJobs {
   // Saves with this many ranks, ends the job's generation, and loads in the
   // next one.
   TrainingState SaveAndLoad(int size, const Save& save);
-  // What the ranks of `world` have after `step`.
+  // Returns the state of the ranks of `world` after `step`.
   TrainingState SaveAndLoad(HookWorld& world, int64_t step);
 
  private:

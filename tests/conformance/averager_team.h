@@ -17,15 +17,15 @@ namespace coxswain {
 // The values of all parameters, by registration index.
 using Values = Gradients;
 
-// What `value` becomes where a parameter of this type holds it.
+// Returns what `value` becomes where a parameter of this type holds it.
 double RoundTo(DType dtype, double value);
 
-// What rank `rank` adds to its parameters in step `step`: random and its own,
-// except before `start_step`, when all ranks add the same.
+// Returns what rank `rank` adds to its parameters in step `step`: random and
+// its own, except before `start_step`, when all ranks add the same.
 Values LocalUpdate(const std::vector<ParameterSpec>& parameters, int rank,
                    int64_t step, int64_t start_step);
 
-// Values += update, rounded to the parameters' types.
+// Adds the update to the values, rounded to the parameters' types.
 void ApplyUpdate(const std::vector<ParameterSpec>& parameters,
                  const Values& update, Values& values);
 
@@ -36,7 +36,7 @@ class AveragerTeam {
  public:
   using Group = std::vector<std::unique_ptr<Communicator>>;
 
-  // All ranks begin with the same parameters; configures the averagers.
+  // Configures the averagers. All ranks begin with the same parameters.
   AveragerTeam(const std::string& spec, std::vector<ParameterSpec> parameters,
                Group group, const Values& initial);
 
@@ -48,10 +48,10 @@ class AveragerTeam {
   // averager. Returns each rank's values after each step, [step][rank]. Checks
   // the results of averages_next() and diverged().
   std::vector<std::vector<Values>> RunTo(int64_t to, int64_t start_step);
-  // AverageNow on all ranks; their values.
+  // Calls AverageNow on all ranks; returns their values.
   std::vector<Values> AverageNow();
 
-  // All shards, through their bytes, merged.
+  // Returns all shards, through their bytes, merged.
   HookState Save();
   absl::Status Load(const HookState& state);
 

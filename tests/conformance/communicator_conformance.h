@@ -22,8 +22,8 @@ namespace coxswain {
 // A back end under test: how its ranks are made, and what it can do.
 struct CommunicatorCase {
   std::string name;
-  // All ranks of a new group, connected, in this process. Called with each of
-  // `sizes`; may be called again while older groups live.
+  // Returns all ranks of a new group, connected, in this process. Called with
+  // each of `sizes`; may be called again while older groups live.
   std::function<std::vector<std::unique_ptr<Communicator>>(
       int size, absl::Duration timeout)>
       make_group;
@@ -43,8 +43,8 @@ struct CommunicatorCase {
   Device elsewhere = {Device::Kind::kCuda, 0};
   // Whether data goes through a transport that wire_bytes() counts.
   bool has_wire = false;
-  // Wire bytes of an all-reduce for each byte of it, by the number of ranks;
-  // null: those of a ring.
+  // Returns the wire bytes of an all-reduce for each byte of it, by the number
+  // of ranks; null: those of a ring.
   std::function<double(int size)> wire_share;
 };
 

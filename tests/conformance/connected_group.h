@@ -15,7 +15,7 @@
 
 namespace coxswain {
 
-// What a rank of a test's group connects with.
+// Returns the options of a rank of a test's group.
 inline CommunicatorOptions TestGroupOptions(
     int rank, int size, std::shared_ptr<RendezvousStore> store,
     absl::Duration timeout) {

@@ -31,22 +31,23 @@ class DeviceConformance : public testing::TestWithParam<DeviceCase> {
   DeviceConformance() : runtime_(GetParam().get()) {}
   ~DeviceConformance() override;
 
-  // All of these end with the test.
+  // Return streams and events, which end with the test.
   DeviceStream NewStream();
   DeviceEvent NewEvent();
-  // Memory of the device, and memory of the host that copies use.
+  // Return memory of the device, and memory of the host that copies use.
   float* NewMemory(int64_t floats);
   float* NewHostMemory(int64_t floats);
 
   absl::Status CopyFloats(float* to, const float* from, int64_t count,
                           DeviceStream stream);
-  // Of memory of the device, once the stream has come that far.
+  // Returns the contents of memory of the device, once the stream has reached
+  // this call.
   std::vector<float> Read(const float* from, int64_t count,
                           DeviceStream stream);
-  // The sum of each 64 values.
+  // Computes the sum of each 64 values.
   absl::Status Sum(const float* values, float* sums, int64_t count,
                    DeviceStream stream);
-  // What takes a while on this stream.
+  // Enqueues work that takes a while.
   void Delay(DeviceStream stream);
 
   DeviceRuntime* const runtime_;

@@ -19,18 +19,18 @@ std::vector<ParameterSpec> Parameters(const HookCase& hook);
 HookWorld MakeWorld(const HookCase& hook, int size,
                     HookWorld::Buckets buckets = {});
 
-// Each rank's gradients of a step.
+// Returns each rank's gradients of a step.
 std::vector<Gradients> LocalGradients(const HookCase& hook, int size,
                                       int64_t step);
 
-// Three buckets, or another number, in registration order.
+// Returns three buckets, or another number, in registration order.
 HookWorld::Buckets OtherBuckets(const HookCase& hook, size_t number = 3);
 
-// The results of an exchange: one that is the same on all ranks, bit by bit,
-// or each rank's.
+// Exchanges, and returns the results: one that is the same on all ranks, bit by
+// bit, or each rank's.
 std::vector<Gradients> Exchange(const HookCase& hook, HookWorld& world,
                                 const std::vector<Gradients>& local);
-// The same, committed.
+// Exchanges and commits; returns the results as Exchange does.
 std::vector<Gradients> Step(const HookCase& hook, HookWorld& world,
                             const std::vector<Gradients>& local);
 // Steps [from, to) with each step's own gradients: the results of each.

@@ -46,7 +46,7 @@ struct HookCase {
   double later_tolerance = 0;
   // Committed steps after which the hook has started.
   int64_t start_step = 0;
-  // Bytes that a rank hands to collectives for one bucket of these
+  // Returns the bytes that a rank hands to collectives for one bucket of these
   // parameters, by the hook's formula.
   std::function<int64_t(const std::vector<ParameterSpec>& parameters,
                         const HookStep& step)>
@@ -70,8 +70,8 @@ struct HookCase {
   bool ranks_differ = false;
 };
 
-// A hook that averages all elements as they are, `width` bytes each on the
-// wire, within a relative tolerance.
+// Returns a hook that averages all elements as they are, `width` bytes each on
+// the wire, within a relative tolerance.
 HookCase PlainHookCase(std::string name, std::string spec, DType dtype,
                        int64_t width, double tolerance);
 

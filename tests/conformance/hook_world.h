@@ -23,24 +23,24 @@ using Gradients = std::vector<std::vector<double>>;
 // scalar, vector, empty, n x 1, wide, tall, four-dimensional.
 std::vector<ParameterSpec> OddParameters(DType dtype);
 
-// Nearly normal gradients of mean 0 and variance 1, no larger than 3.5: a pure
-// function of (stream, rank, step).
+// Returns nearly normal gradients of mean 0 and variance 1, no larger than 3.5:
+// a pure function of (stream, rank, step).
 Gradients NormalGradients(const std::vector<ParameterSpec>& parameters,
                           uint64_t stream, int rank, int64_t step);
 
-// sum of scale * a, element by element.
+// Adds scale * a to the sum, element by element.
 void AddTo(Gradients& sum, const Gradients& a, double scale = 1);
-// |a - b| / |b| over all elements, Euclidean; |a - b| if b is zero.
+// Returns |a - b| / |b| over all elements, Euclidean; |a - b| if b is zero.
 double RelativeDifference(const Gradients& a, const Gradients& b);
 
-// The mean over `local`.
+// Returns the mean over `local`.
 Gradients MeanOver(const std::vector<Gradients>& local);
-// What a merged state holds back, as a mean over the ranks: the errors that
-// error feedback will send later; zero where there is none. `size` ranks saved
-// it.
+// Returns what a merged state holds back, as a mean over the ranks: the errors
+// that error feedback will send later; zero where there is none. `size` ranks
+// saved it.
 Gradients MeanError(const HookState& state,
                     const std::vector<ParameterSpec>& parameters, int size);
-// The values of a floating-point tensor of a state.
+// Returns the values of a floating-point tensor of a state.
 std::vector<double> ValuesOf(const StateTensor& tensor);
 
 // The ranks of one job in this process, each with its own instance of a hook,
@@ -57,7 +57,8 @@ class HookWorld {
   using Buckets = std::vector<std::vector<int>>;
   using Maker = std::function<std::unique_ptr<Hook>()>;
 
-  // One bucket per two parameters, from the last parameter to the first.
+  // Returns one bucket per two parameters, from the last parameter to the
+  // first.
   static Buckets DefaultBuckets(const std::vector<ParameterSpec>& parameters);
 
   HookWorld(const std::string& spec, std::vector<ParameterSpec> parameters,
@@ -77,23 +78,24 @@ class HookWorld {
   Communicator& communicator(int rank) {
     return *communicators_[static_cast<size_t>(rank)];
   }
-  // Of all ranks' communicators so far; equal on all.
+  // Returns the payload bytes of all ranks' communicators; they must be equal.
   int64_t payload_bytes() const;
-  // Collectives that each rank has started; likewise.
+  // Returns how many collectives each rank has started; they must be equal.
   int64_t collectives() const;
 
-  // New buckets; configures the hooks again.
+  // Sets new buckets and configures the hooks again.
   void Rebucket(Buckets buckets);
-  // Other parameters, too, in their default buckets.
+  // Sets other parameters in their default buckets, and configures the hooks
+  // again.
   void Reconfigure(std::vector<ParameterSpec> parameters);
 
   // Exchanges all buckets of a step without ending it. `local[r]` are rank
   // r's gradients. Checks that all ranks hold the same bits, and returns them.
   Gradients Exchange(const std::vector<Gradients>& local);
-  // The same without the check: the results by rank.
+  // Exchanges without the check, and returns the results by rank.
   std::vector<Gradients> ExchangeApart(const std::vector<Gradients>& local);
-  // The results by rank with all buckets in flight at a time, advanced in the
-  // order in which the reducer does it.
+  // Exchanges with all buckets in flight at a time, advanced in the order of
+  // the reducer, and returns the results by rank.
   std::vector<Gradients> ExchangeInFlight(const std::vector<Gradients>& local);
   // Begins a step and gives it up, as after a failure: the first bucket is
   // exchanged, the second one's exchange is dropped after `advances` calls. For
@@ -101,26 +103,26 @@ class HookWorld {
   void GiveUp(const std::vector<Gradients>& local, int advances);
   void Commit();
   void Rollback();
-  // Exchange and Commit.
+  // Exchanges and commits.
   Gradients Step(const std::vector<Gradients>& local);
 
-  // A rank's, where the parameters are on one.
+  // Returns a rank's GPU, where the parameters are on one.
   EmulatedRuntime& runtime(int rank) {
     return *devices_[static_cast<size_t>(rank)].runtime;
   }
 
-  // What the hooks report of the step exchanged last. Checks that all ranks
-  // report the same.
+  // Returns the report of the hooks on the step exchanged last. Checks that all
+  // ranks report the same.
   std::vector<NonFiniteGradient> NonFinite();
 
-  // All shards, through their bytes, merged.
+  // Returns all shards, through their bytes, merged.
   HookState Save();
-  // What a rank saves when it is asked as the only rank of a job: its own
-  // error in place of the mean.
+  // Returns what a rank saves when it is asked as the only rank of a job: its
+  // own error in place of the mean.
   HookState SaveAlone(int rank);
   absl::Status Load(const HookState& state);
-  // A rank's Hook::SaveOwn, through its bytes; or what all ranks have alike of
-  // it only.
+  // Returns a rank's Hook::SaveOwn, through its bytes; without `errors`, the
+  // part that all ranks have alike.
   HookState SaveOwn(int rank, bool errors = true);
 
  private:
@@ -135,20 +137,22 @@ class HookWorld {
   bool on_device() const;
   // Moves a rank's bucket to its GPU, from memory that stays as it is.
   void MoveToDevice(int rank, Bucket& bucket);
-  // Until nothing is left on the communicators' streams.
+  // Waits until nothing is left on the communicators' streams.
   void AwaitDevices();
   struct Flight;
-  // Prepares a bucket on all ranks; false if a hook refuses it.
+  // Prepares a bucket on all ranks; returns false if a hook refuses it.
   bool Begin(size_t index, const std::vector<Gradients>& local, Flight& flight);
   // Waits for what it began the last time and advances all ranks; false if
   // they have ended.
   bool Advance(Flight& flight);
   // Adds to the results by rank; returns whether the bits are the same on all.
   bool End(const Flight& flight, std::vector<Gradients>& results);
-  // All of it for one bucket, in `advances` calls of Advance at most.
+  // Begins, advances and ends one bucket, in `advances` calls of Advance at
+  // most.
   bool ExchangeBucket(size_t index, const std::vector<Gradients>& local,
                       int advances, std::vector<Gradients>& results);
-  // The results by rank, and whether all bits are the same.
+  // Exchanges all buckets; returns the results by rank, and whether all bits
+  // are the same.
   std::pair<std::vector<Gradients>, bool> ExchangeAll(
       const std::vector<Gradients>& local);
 

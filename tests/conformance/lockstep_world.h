@@ -24,14 +24,14 @@ class LockstepWorld : public std::enable_shared_from_this<LockstepWorld> {
  public:
   static std::shared_ptr<LockstepWorld> Create(int size);
 
-  // The communicator of `rank`; to be made once for each.
+  // Returns the communicator of `rank`. Called once for each rank.
   std::unique_ptr<Communicator> MakeRank(int rank);
 
   // The following is for the communicators.
 
-  // Brings `rank`'s part of the collective of this sequence number.
+  // Adds `rank`'s part of the collective of this sequence number.
   WorkPtr Meet(int rank, const CollectivePart& part);
-  // The world of the `number`-th group among these ranks.
+  // Returns the world of the `number`-th group among these ranks.
   std::shared_ptr<LockstepWorld> Group(const std::vector<int>& ranks,
                                        int64_t number);
   // Ends everything that waits, in the groups too.

@@ -48,7 +48,7 @@ class ScriptedStateStore : public StateStore {
     return records_.Apply(batch);
   }
 
-  // Commits wait from now on, until Release().
+  // Makes commits wait from now on, until Release().
   void Hold() {
     MutexLock lock(&mutex_);
     held_ = true;
@@ -58,7 +58,8 @@ class ScriptedStateStore : public StateStore {
     held_ = false;
     changed_.NotifyAll();
   }
-  // Whether as many commits have been asked for by now, or within a minute.
+  // Waits until `count` commits have been asked for. Returns false after a
+  // minute.
   bool WaitForApplies(size_t count) {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(&mutex_, absl::Minutes(1),
@@ -67,14 +68,14 @@ class ScriptedStateStore : public StateStore {
                             });
   }
 
-  // Batches with a key that contains this fail.
+  // Fails batches with a key that contains this.
   void Refuse(const std::string& key) {
     MutexLock lock(&mutex_);
     refused_ = key;
   }
   void RefuseNothing() { Refuse(kNone); }
 
-  // Only so many batches more are taken; negative: any number.
+  // Fails all batches after so many more; negative: none.
   void CrashAfter(int batches) {
     MutexLock lock(&mutex_);
     crash_after_ = batches;
@@ -84,7 +85,7 @@ class ScriptedStateStore : public StateStore {
     MutexLock lock(&mutex_);
     return applies_;
   }
-  // Of one batch.
+  // Returns the most writes of one batch.
   size_t most_writes() const {
     MutexLock lock(&mutex_);
     return most_writes_;

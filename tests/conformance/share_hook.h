@@ -19,7 +19,7 @@ class ShareHook : public WrapperHook {
   ShareHook(std::unique_ptr<Hook> hook, double share)
       : WrapperHook(std::string(), std::move(hook)), share_(share) {}
 
-  // Of the steps to come.
+  // Sets the share in the steps to come.
   void set_share(double share) { share_ = share; }
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(

@@ -23,10 +23,10 @@ namespace coxswain::server {
 //                            testing::Values(StateStoreMaker{...}));
 struct StateStoreMaker {
   std::string name;
-  // An empty store, on a medium of its own.
+  // Returns an empty store, on a medium of its own.
   std::function<std::unique_ptr<StateStore>()> make;
-  // The store again, on the medium of one that is closed first; unset: what it
-  // holds goes with the object.
+  // Returns the store again, on the medium of one that is closed first; unset:
+  // what it holds ends with the object.
   std::function<std::unique_ptr<StateStore>(std::unique_ptr<StateStore>)>
       reopen = nullptr;
 };

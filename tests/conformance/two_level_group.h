@@ -17,7 +17,8 @@
 
 namespace coxswain {
 
-// Two ranks on each host, or all on one where that does not come out even.
+// Returns two ranks on each host, or all on one where that does not come out
+// even.
 inline Hosts TestHosts(int size) {
   std::vector<int> host_of;
   for (int rank = 0; rank < size; ++rank) {
@@ -26,7 +27,8 @@ inline Hosts TestHosts(int size) {
   return Hosts(host_of);
 }
 
-// A rank of a test's group over several hosts, all of which are this one.
+// Returns a rank of a test's group over several hosts, which are all this
+// machine.
 inline absl::StatusOr<std::unique_ptr<Communicator>> ConnectTwoLevel(
     const CommunicatorOptions& group) {
   const auto part = [&group](const std::string& id, int rank, size_t size) {

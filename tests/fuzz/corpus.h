@@ -14,8 +14,8 @@ struct FuzzSeed {
   std::string bytes;
 };
 
-// The files in tests/fuzz/corpus/<target>, sorted by name; none if there is no
-// such folder.
+// Returns the files in tests/fuzz/corpus/<target>, sorted by name; none if
+// there is no such folder.
 std::vector<FuzzSeed> ReadCorpus(absl::string_view target);
 
 }  // namespace coxswain

@@ -18,11 +18,11 @@ class FuzzBytes {
 
   bool empty() const { return rest_.empty(); }
   uint8_t Byte();
-  // 0 to `count` - 1; `count` is 1 to 256.
+  // Returns a number from 0 to `count` - 1; `count` is 1 to 256.
   size_t Below(size_t count) { return Byte() % count; }
-  // One of the numbers at which code breaks, or any other.
+  // Returns one of the numbers at which code breaks, or any other.
   uint64_t Number();
-  // Behind its length, which has one byte.
+  // Returns the text behind its length, which has one byte.
   absl::string_view Text() { return Take(Byte()); }
   absl::string_view Take(size_t size);
   absl::string_view Rest() { return Take(rest_.size()); }

@@ -30,7 +30,7 @@ class HostileClient {
   HostileClient(const HostileClient&) = delete;
   HostileClient& operator=(const HostileClient&) = delete;
 
-  // The number of the call.
+  // Begins a call; returns its number.
   size_t Open(const std::string& method);
   void Write(size_t call, absl::string_view message);
   void WritesDone(size_t call);
@@ -66,7 +66,7 @@ class HostileClient {
   };
 
   void* TagOf(Call* call, Kind kind) { return &call->tags[kind]; }
-  // One event; false if none comes in time.
+  // Handles one event; returns false if none comes in time.
   bool Handle(gpr_timespec deadline);
   void Handle(const Tag& tag, bool ok);
   void Advance(Call* call);

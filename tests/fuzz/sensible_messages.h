@@ -28,9 +28,9 @@ struct RpcMethod {
   MessagePtr (*make)(Knowledge* known, int number, FuzzBytes* bytes);
 };
 
-// All rpcs of the wire contract.
+// Returns all rpcs of the wire contract.
 const std::vector<RpcMethod>& RpcMethods();
-// Those in which the client sends several messages.
+// Returns those in which the client sends several messages.
 const std::vector<RpcMethod>& StreamMethods();
 
 }  // namespace coxswain

@@ -7,9 +7,9 @@
 
 namespace coxswain {
 
-// Any rpc, with messages that are sensible but for some fields, or are none.
+// Calls any rpc, with messages that are valid but for some fields, or are none.
 void FuzzServices(absl::string_view input);
-// The streams of members and of tensors only, which keep more state.
+// Calls only the streams of members and of tensors, which keep more state.
 void FuzzStreams(absl::string_view input);
 
 }  // namespace coxswain

@@ -42,7 +42,7 @@ class TestServer {
   TestServer& operator=(const TestServer&) = delete;
 
   std::shared_ptr<grpc::Channel> channel() const { return channel_; }
-  // Of rank 0 and rank 1.
+  // Returns the fences of rank 0 and rank 1.
   const std::vector<v1::Fence>& fences() const { return fences_; }
 
   // Lets so much time pass, and everything happen that it brings.

@@ -16,7 +16,8 @@ struct GoldenTensor {
   std::vector<int64_t> shape;
   std::vector<double> values;  // row-major
 
-  // Elements of one slice along the first dimension, and the slice itself.
+  // Return the elements of one slice along the first dimension, and the slice
+  // itself.
   int64_t slice_size() const;
   std::vector<double> Slice(int64_t index) const;
 };
@@ -31,10 +32,10 @@ struct GoldenFile {
 // all little-endian; float64, float32, float16 and bfloat16 only. Fails with
 // DATA_LOSS, naming what does not fit.
 absl::StatusOr<GoldenFile> ParseGoldenFile(absl::string_view bytes);
-// The same from a path. NOT_FOUND if it cannot be read.
+// Reads the same from a path. Fails with NOT_FOUND if it cannot be read.
 absl::StatusOr<GoldenFile> ReadGoldenFile(const std::string& path);
 
-// The larger one; NaN if one of them is.
+// Returns the larger one; NaN if one of them is.
 double Worse(double a, double b);
 
 }  // namespace coxswain

@@ -24,16 +24,16 @@ inline void PrintTo(const GoldenState& golden, std::ostream* out) {
   *out << golden.spec;
 }
 
-// Each kind of state that there is.
+// Returns each kind of state.
 const std::vector<GoldenState>& GoldenStates();
 
-// The two ranks, not yet trained.
+// Returns the two ranks, not yet trained.
 HookWorld MakeGoldenWorld(const GoldenState& golden);
 AveragerTeam MakeGoldenTeam(const GoldenState& golden);
 
-// The bytes of each file of a state, by the file's name: NAME.cxhs, merged, as
-// a checkpoint has it, and, of a hook, NAME.own0.cxhs and NAME.own1.cxhs, each
-// rank's own.
+// Returns the bytes of each file of a state, by the file's name: NAME.cxhs,
+// merged, as a checkpoint has it, and, of a hook, NAME.own0.cxhs and
+// NAME.own1.cxhs, each rank's own.
 std::map<std::string, std::string> TrainedStates(const GoldenState& golden);
 
 }  // namespace coxswain

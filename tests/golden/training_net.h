@@ -26,11 +26,11 @@ struct TrainingNet : ::torch::nn::Module {
       idle{nullptr}, out{nullptr};
 };
 
-// Rank `rank`'s loss on its micro-batch of a step, in float64.
+// Returns rank `rank`'s loss on its micro-batch of a step, in float64.
 ::torch::Tensor TrainingLoss(TrainingNet& net, int64_t step, int64_t micro,
                              int rank, int64_t batch);
 
-// All elements, row-major, one tensor after the other.
+// Returns all elements, row-major, one tensor after the other.
 std::vector<double> Flatten(const std::vector<::torch::Tensor>& tensors);
 
 }  // namespace coxswain

@@ -82,7 +82,7 @@ class TrainingRun {
   int64_t steps_ = 0;
 };
 
-// Buckets as small as those of the file.
+// Sets buckets as small as those of the file.
 void SetBucketBytes(const GoldenSettings& settings,
                     torch::DistributedDataParallelOptions* options);
 

@@ -89,7 +89,7 @@ class Case {
     return array;
   }
 
-  // What is tried, and how many bytes it must move at least.
+  // Sets what is tried, and how many bytes it must move at least.
   void Do(std::function<void(LaunchTarget*, unsigned char* base)> enqueue,
           double moved = 0, double elements = 0) {
     enqueue_ = std::move(enqueue);
@@ -120,13 +120,13 @@ class Case {
 // Returns cases of all kernels: odd sizes, misaligned memory, nothing at all.
 // `few`: for a sanitizer, which is slow.
 std::vector<Case> CasesToCheck(bool few);
-// Of sizes that training has, with what they move.
+// Returns cases of sizes that training has, with what they move.
 std::vector<Case> CasesToTime();
 
-// The memory as it is before, for a base that it will have.
+// Returns the memory before the case, for the base that it will have.
 std::vector<unsigned char> MakeImage(const Case& one, unsigned char* base,
                                      uint64_t seed);
-// What differs; empty: nothing.
+// Returns what differs; empty: nothing.
 std::string Difference(const Case& one,
                        const std::vector<unsigned char>& expected,
                        const std::vector<unsigned char>& got);

@@ -23,7 +23,7 @@ struct Elements {
 
 Content ContentOf(ElementType type);
 std::string NameOf(const std::string& kernel, const Elements& elements);
-// Memory of elements of any type.
+// Returns memory of elements of any type.
 Array<unsigned char> AddElements(Case* one, const Elements& elements);
 inline bool IsWide(ElementType type) {
   return type == ElementType::kFloat32 || type == ElementType::kFloat64;

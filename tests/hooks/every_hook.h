@@ -33,19 +33,20 @@ inline std::string AnyHookName(const testing::TestParamInfo<AnyHook>& info) {
   return info.param.name;
 }
 
-// Every hook of the registry at least once, in each of its modes; wrapped ones
-// too. Those that keep errors are started after two plain steps at most.
+// Returns every hook of the registry at least once, in each of its modes;
+// wrapped ones too. Those that keep errors are started after two plain steps at
+// most.
 std::vector<AnyHook> EveryHook();
 
-// Those of EveryHook with error feedback.
+// Returns those of EveryHook with error feedback.
 std::vector<AnyHook> EveryFeedbackHook();
 
-// NormalGradients of all ranks.
+// Returns NormalGradients of all ranks.
 std::vector<Gradients> AllGradients(
     const std::vector<ParameterSpec>& parameters, uint64_t stream, int size,
     int64_t step);
 
-// A parameter called `name`.
+// Returns a parameter called `name`.
 ParameterSpec NamedParameter(std::string name, std::vector<int64_t> shape,
                              DType dtype = DType::kFloat32);
 

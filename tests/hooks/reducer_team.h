@@ -27,7 +27,7 @@ class WatchedHook : public WrapperHook {
   WatchedHook(std::string spec, std::unique_ptr<Hook> inner);
 
   void Watch(const Reducer* reducer) { reducer_ = reducer; }
-  // Of the step prepared last.
+  // Returns the layout of the step prepared last.
   const Layout& layout() const { return layout_; }
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
@@ -57,11 +57,12 @@ class ReducerTeam {
   WatchedHook& hook(int rank) { return *hooks_[Index(rank)]; }
   Communicator& communicator(int rank) { return *communicators_[Index(rank)]; }
 
-  // A rank marks the parameters in order of registration, from this one on and
-  // around. At first, rank 0 begins with parameter 0.
+  // Makes a rank mark the parameters in order of registration, from this one on
+  // and around. At first, rank 0 begins with parameter 0.
   void MarkFrom(int rank, int first) { first_marked_[Index(rank)] = first; }
 
-  // Each rank's gradients of a step: a pure function of step and parameters.
+  // Returns each rank's gradients of a step: a pure function of step and
+  // parameters.
   std::vector<Gradients> Local(int64_t step) const;
 
   // Exchanges and commits a step. Checks that all ranks hold the same bits, and
@@ -75,15 +76,16 @@ class ReducerTeam {
   void ChangeHook(const std::string& spec, bool carry_state,
                   const std::vector<std::string>& refused_with = {});
 
-  // All shards of the hooks' state, merged; and back.
+  // Save returns all shards of the hooks' state, merged; Load takes them.
   HookState Save();
   void Load(const HookState& state);
 
-  // The buckets; checks that they are the same on all ranks.
+  // Returns the buckets; checks that they are the same on all ranks.
   Layout BucketsNow() const;
 
   // The parts of a step, for tests that do it otherwise.
-  // Calls it for each rank, all at the same time, and expects OK.
+  //
+  // Calls `call` for each rank, all at the same time, and expects OK.
   void OnRanks(const std::function<absl::Status(int)>& call);
   void Mark(int rank, const Gradients& values);
   Gradients Read(int rank) const;
@@ -99,7 +101,7 @@ class ReducerTeam {
   std::vector<std::unique_ptr<Reducer>> reducers_;
 };
 
-// The same job without a reducer, whose buckets never change.
+// Returns the same job without a reducer, whose buckets never change.
 HookWorld UnchangedWorld(const std::string& spec, int size);
 
 // Steps [from, to) of both; expects the same bits.

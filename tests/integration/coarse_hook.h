@@ -44,7 +44,7 @@ class CoarseHook : public Hook {
   int64_t step_ = 0;
 };
 
-// The errors in its state, parameter after parameter.
+// Returns the errors in its state, parameter after parameter.
 std::vector<double> CoarseErrors(const HookState& state);
 
 }  // namespace coxswain

@@ -54,7 +54,7 @@ class ElasticTeam {
   ElasticWorker& Add(int slot, int64_t steps);
   void Start(ElasticWorker& worker);
   void StartAll();
-  // Those that have been started.
+  // Joins the threads that have been started.
   void Join();
 
   std::vector<std::unique_ptr<ElasticWorker>>& workers() { return workers_; }

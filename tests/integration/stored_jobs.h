@@ -46,7 +46,7 @@ class StoredJobsTest : public ::testing::TestWithParam<std::string> {
     return **server;
   }
 
-  // `on_wait` is called if another one has it.
+  // Returns the state; calls `on_wait` if another coordinator has it.
   std::shared_ptr<server::OwnedState> Acquire(
       const std::function<void()>& on_wait = nullptr) {
     const auto location = server::ParseStateLocation(location_);
@@ -92,7 +92,7 @@ class StoredJobsTest : public ::testing::TestWithParam<std::string> {
     EXPECT_OK(session);
     return session.ok() ? *std::move(session) : nullptr;
   }
-  // Two jobs that run, with records in every table that they can have.
+  // Runs two jobs, with records in every table that they can have.
   void RunJobs() {
     other_ = Join("other");
     hit_ = Join("hit");
@@ -105,8 +105,8 @@ class StoredJobsTest : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  // The session has found the next coordinator, and goes on as if nothing had
-  // happened.
+  // Expects that the session has found the next coordinator, and goes on as if
+  // nothing had happened.
   static void ExpectGoesOn(Session* session) {
     while (true) {
       const auto event = session->events().Next(kTimeout);

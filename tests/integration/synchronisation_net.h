@@ -30,14 +30,15 @@ struct TinyNet : ::torch::nn::Module {
 // Numbers of samples of an endless data set.
 using Samples = std::vector<int64_t>;
 
-// The mean over these samples; they are not to be none.
+// Returns the mean loss over these samples, of which there must be one.
 ::torch::Tensor MeanLoss(TinyNet& net, const Samples& samples);
 
 // Batches in an epoch of the data set, the last of which is padded.
 constexpr int kBatches = 5;
 ShardedSampler MakeSampler(int rank, int size);
 
-// What such a sampler deals in `epochs` epochs, one batch after the other.
+// Returns the batches of such a sampler in `epochs` epochs, one after the
+// other.
 std::vector<Samples> Deal(int rank, int size, int epochs);
 
 // An optimizer with a memory, and a schedule for its rate.
@@ -53,14 +54,14 @@ struct Optimizer {
 
 using Tensors = std::vector<::torch::Tensor>;
 Tensors CopyOfParameters(const TinyNet& net);
-// Those that are undefined stay so.
+// Returns copies of the gradients; undefined ones stay undefined.
 Tensors CopyOfGradients(const TinyNet& net);
 void SetParameters(TinyNet& net, const Tensors& values);
-// As a training loop does: to zeros, or to undefined ones.
+// Clears gradients as a training loop does: to zeros, or to undefined ones.
 void ClearGradients(TinyNet& net, bool undefine);
 
 bool SameBits(const Tensors& a, const Tensors& b);
-// |a - b| / |b| over all elements.
+// Returns |a - b| / |b| over all elements.
 double Distance(const Tensors& a, const Tensors& b);
 Tensors Mean(const std::vector<Tensors>& all);
 

@@ -29,7 +29,7 @@ inline void PrintTo(const Setting& setting, std::ostream* out) {
 
 // What a rank saw of one backward pass.
 struct Pass {
-  bool exchanged = false;      // whether its MicroBatch, or its NoSync scope, syncs
+  bool exchanged = false;  // whether its MicroBatch, or its NoSync scope, syncs
   HookWorld::Buckets buckets;  // as they were before
   int64_t bytes = 0;           // handed to collectives meanwhile
   int64_t hook_step = 0;       // afterwards
@@ -59,14 +59,14 @@ class TestRank {
   const Tensors& start() const { return start_; }
   const std::vector<Pass>& passes() const { return passes_; }
 
-  // The sampler's next batch, of the next epoch if need be.
+  // Returns the sampler's next batch, of the next epoch if need be.
   Samples NextBatch();
   ::torch::Tensor Loss(const Samples& samples) {
     return MeanLoss(*net_, samples);
   }
   // Runs `backward` and records it.
   void Record(bool exchanges, const std::function<absl::Status()>& backward);
-  // ddp().Backward, recorded.
+  // Calls ddp().Backward and records it.
   void Backward(const ::torch::Tensor& loss, bool exchanges);
   // Steps of the optimizer, its schedule and the averager, and cleared
   // gradients, as part of the pass recorded last.
@@ -85,7 +85,7 @@ class TestRank {
 };
 
 // Wraps the networks of a job and runs `program` on each rank, in a thread of
-// its own.
+// its own. Returns the ranks.
 std::vector<std::unique_ptr<TestRank>> RunJob(
     const Setting& setting, int accumulation_steps,
     const std::function<void(TestRank&)>& program);

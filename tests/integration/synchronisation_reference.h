@@ -24,8 +24,8 @@ struct PlannedPass {
   bool drop = false;   // their end without a step
 };
 
-// The passes of windows of these lengths, each of the next batch: the last one
-// of a window exchanges, and a step follows.
+// Returns the passes of windows of these lengths, each of the next batch: the
+// last one of a window exchanges, and a step follows.
 std::vector<PlannedPass> Windows(const std::vector<int>& lengths,
                                  int first_batch = 0);
 
@@ -61,7 +61,7 @@ class Reference {
   void Exchange(const PlannedPass& planned, const HookWorld::Buckets& buckets);
   void CheckResults(const std::vector<Gradients>& sums,
                     const std::vector<Gradients>& results, bool started);
-  // After the last pass.
+  // Called after the last pass.
   void CheckErrorFeedback();
   void CheckGradients(const PlannedPass& planned,
                       const std::vector<const Pass*>& passes);

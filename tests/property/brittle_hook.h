@@ -20,8 +20,9 @@ class BrittleHook : public WrapperHook {
   BrittleHook(std::string spec, std::unique_ptr<Hook> inner)
       : WrapperHook(std::move(spec), std::move(inner)) {}
 
-  // Instead of the `calls`-th call of Advance from now, counted from 0, comes
-  // `trouble`; if that is OK, the call itself then. Between steps.
+  // Calls `trouble` in place of the `calls`-th call of Advance from now,
+  // counted from 0; if it returns OK, the call itself follows. Called between
+  // steps.
   void Trouble(int calls, std::function<absl::Status()> trouble) {
     calls_left_ = calls;
     trouble_ = std::move(trouble);

@@ -98,23 +98,23 @@ struct Case {
   bool broadcast_buffers = true;
 };
 
-// The same seed gives the same case, which is valid.
+// Returns a valid case, the same for the same seed.
 Case RandomCase(uint64_t seed);
 
-// Whether it means something: no indices out of range, only combinations that
-// the contract of DistributedDataParallel allows.
+// Returns whether the case is valid: no indices out of range, only combinations
+// that the contract of DistributedDataParallel allows.
 bool IsValid(const Case& one);
 
-// A rough size, for tests of shrinking: what a reader has to look at.
+// Returns a rough size, for tests of shrinking: what a reader has to look at.
 int64_t SizeOfCase(const Case& one);
 
-// Whether the rank's window ends by Flush.
+// Returns whether the rank's window ends by Flush.
 bool Flushes(const Case& one, const StepCase& step, int rank);
-// Whether gradients of one step are there in the next.
+// Returns whether gradients of one step are kept for the next.
 bool Keeps(const StepCase& step);
 bool IsTrainable(const ParameterCase& parameter, int step);
 
-// Statements that make `one`, to be pasted into a test.
+// Returns statements that make `one`, for a test.
 std::string ToText(const Case& one);
 
 }  // namespace coxswain::property

@@ -20,40 +20,42 @@ class Expectation {
   Expectation(std::vector<const RankStep*> ranks, std::vector<double> earlier);
 
   const Meaning& meaning() const { return meaning_; }
-  // Whether the hook averages plainly in this step, with known roundings.
+  // Returns whether the hook averages plainly in this step, with known
+  // roundings.
   bool exact() const { return exact_; }
 
-  // What the hooks average, by rank and the reducer's parameter numbers: the
-  // gradients, weighted where ranks have weights.
+  // Returns what the hooks average, by rank and the reducer's parameter
+  // numbers: the gradients, weighted where ranks have weights.
   const std::vector<Gradients>& given() const { return given_; }
-  // What `rank` has to hold when the hook is done.
+  // Returns what `rank` has to hold when the hook is done.
   const Gradients& averages(size_t rank) const;
-  // What the ranks bring, errors included, as a mean of 2-norms.
+  // Returns what the ranks bring, errors included, as a mean of 2-norms.
   double Scale(size_t parameter) const;
-  // How far the elements of a parameter may lie off, together (2-norm).
+  // Returns how far the elements of a parameter may lie off, together (2-norm).
   double Tolerance(size_t parameter) const;
-  // Half the distance between neighbours of 1 in the coarsest type that a
-  // plain average of the parameter passes through.
+  // Returns half the distance between neighbours of 1 in the coarsest type that
+  // a plain average of the parameter passes through.
   double CoarsestUnit(size_t parameter) const;
-  // Whether averages() is known.
+  // Returns whether averages() is known.
   bool known() const { return !averages_.empty(); }
-  // 2-norm of averages(rank).
+  // Returns the 2-norm of averages(rank).
   double NormOf(size_t rank) const;
 
-  // Mean errors over the ranks that the hooks hold back.
+  // Returns the mean over the ranks of the errors that the hooks hold back.
   Gradients MeanErrorOf(bool after) const;
-  // How much of `given` + error may be lost by roundings, likewise.
+  // Returns how much of `given` + error may be lost by roundings, likewise.
   double ConservationTolerance(size_t parameter) const;
 
  private:
-  // By rank, as Bucket::share has it, and the gradients as they come.
+  // Returns the shares by rank, as Bucket::share, and the gradients as they
+  // come.
   std::vector<double> Shares() const;
   std::vector<Gradients> Own() const;
   std::vector<Gradients> Given() const;
   void Emulate();
   void FollowFormulas();
-  // The formulas' averages, from the hooks' state; with everything that goes
-  // in changed by about `noise`, relatively.
+  // Returns the formulas' averages, from the hooks' state; with everything that
+  // goes in changed by about `noise`, relatively.
   Gradients Formulas(double noise) const;
   double Smallest(size_t parameter) const;
 
@@ -68,10 +70,10 @@ class Expectation {
   std::vector<double> sensitivity_;
 };
 
-// Half of the distance between 1 and the next value of the type.
+// Returns half of the distance between 1 and the next value of the type.
 double UnitOf(DType dtype);
 
-// "" if the shards fit together as `state`; else what does not.
+// Returns "" if the shards fit together as `state`; else what does not.
 std::string Merged(const std::vector<const SavedState*>& saved,
                    HookState& state);
 

@@ -28,11 +28,12 @@ struct Meaning {
   bool has_state() const {
     return kind == Kind::kLowRank || kind == Kind::kFeedback;
   }
-  // What each rank lacks is in its state, so that nothing is lost.
+  // Returns whether each rank keeps in its state what it has not sent, so that
+  // nothing is lost.
   bool conserves() const { return has_state() && low_rank.error_feedback; }
 };
 
-// For the specs of RandomCase.
+// Returns the meaning of a spec of RandomCase.
 Meaning MeaningOf(const std::string& spec);
 
 }  // namespace coxswain::property

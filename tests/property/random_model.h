@@ -17,21 +17,22 @@ class RandomModel : public ::torch::nn::Module {
  public:
   static constexpr double kRate = 1.0 / 64;
 
-  // With values that are the rank's own. `one` outlives the model.
+  // Makes a model with values that are the rank's own. `one` outlives the
+  // model.
   RandomModel(const Case& one, int rank);
 
-  // Of this rank's micro-batch; always something that backward() can be called
-  // on, even if no parameter is used.
+  // Returns the loss of this rank's micro-batch; backward() can always be
+  // called on it, even if no parameter is used.
   ::torch::Tensor Loss(int step, int micro) const;
 
-  // Freezes what is not trainable in this step. Whether anything changed.
-  // Parameters that become trainable get values of this rank's own.
+  // Freezes what is not trainable in this step. Returns whether anything
+  // changed. Parameters that become trainable get values of this rank's own.
   bool SetTrainable(int step);
 
   // Rewrites the buffer with values of this rank and step.
   void FillBuffer(int step);
 
-  // Whether a rank's micro-batches of the step reach the parameter.
+  // Returns whether a rank's micro-batches of the step reach the parameter.
   bool Reaches(int parameter, int step, int rank) const;
 
   std::vector<::torch::Tensor>& values() { return values_; }
@@ -40,8 +41,8 @@ class RandomModel : public ::torch::nn::Module {
   // Takes over another model's values, and its gradients if asked to.
   void CopyFrom(RandomModel& other, bool gradients);
   void ZeroGradients(ZeroGrad how);
-  // value -= kRate gradient, of what some rank has used in the step: what is
-  // left in the others may differ between ranks.
+  // Subtracts kRate times the gradient of what some rank has used in the step:
+  // what is left in the others may differ between ranks.
   void Descend(int step);
 
  private:
@@ -51,7 +52,7 @@ class RandomModel : public ::torch::nn::Module {
   ::torch::Tensor Rows(const ::torch::Tensor& rows, const ::torch::Tensor& a,
                        uint64_t stream) const;
   ::torch::Tensor Convolution(const ::torch::Tensor& a, uint64_t stream) const;
-  // Uniform in [-1, 1], of the type.
+  // Returns numbers of the type, uniform in [-1, 1].
   ::torch::Tensor Numbers(::torch::IntArrayRef shape, ::torch::ScalarType type,
                           uint64_t stream) const;
 

@@ -25,7 +25,7 @@ namespace coxswain {
 class Count {
  public:
   void Add();
-  // False if it takes too long, which no test expects.
+  // Returns false if it takes too long, which no test expects.
   bool Await(int count);
 
  private:
@@ -67,20 +67,21 @@ class ReducerLife {
   bool Start();
   void SabotageHook();
   void TrainOn();
-  // False: the life is over.
+  // Returns false at the end of the life.
   bool Change(int step);
   bool Step(int step);
   bool MarkAll(int step, const Gradients& values);
   bool Mark(const MarkPlan& mark, const std::vector<double>& values);
   // Reads what Finish yielded.
   void Record(int step, const Gradients& given);
-  // The average that was copied to memory outside, or what must still be there.
+  // Reads the average that was copied to memory outside, or what must still be
+  // there.
   void ReadOutside(const MarkPlan& mark, const Gradients& given);
   void SaveState();
   // All methods return the first error.
   void CheckBroken();
 
-  // Whether this is the step and the moment of the sabotage.
+  // Returns whether this is the step and the moment of the sabotage.
   bool Due(Moment moment, int step) const;
   // Sabotages if it is due, by this thread; returns false if the reducer has
   // been destroyed.

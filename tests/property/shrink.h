@@ -8,12 +8,12 @@
 
 namespace coxswain::property {
 
-// Valid cases that are a little smaller or plainer than `one`, the boldest
-// first. Following them for ever is not possible.
+// Returns valid cases that are a little smaller or plainer than `one`, the
+// boldest first. Following them for ever is not possible.
 std::vector<Case> Smaller(const Case& one);
 
-// The smallest case that greedy steps lead to from one that fails: each that
-// still fails is taken. `runs` bounds how often `fails` is called.
+// Returns the smallest case that greedy steps lead to from one that fails: each
+// that still fails is taken. `runs` bounds how often `fails` is called.
 Case Shrink(Case one, const std::function<bool(const Case&)>& fails, int runs);
 
 }  // namespace coxswain::property

@@ -14,7 +14,7 @@
 namespace coxswain::property {
 
 bool Same(const Elements& a, const Elements& b);
-// "WHAT is {1}, not {2}"
+// Returns "WHAT is {1}, not {2}".
 std::string Differ(absl::string_view what, const Elements& is,
                    const Elements& ought);
 
@@ -29,14 +29,14 @@ class StepOracle {
         apart_(apart),
         expectation_(ranks_, std::move(earlier)) {}
 
-  // "" or the first finding; see Verdict.
+  // Returns "" or the first finding; see Verdict.
   std::string Check(const StepCase& step) const;
   const Expectation& expectation() const { return expectation_; }
 
  private:
   const RankStep& first() const { return *ranks_[0]; }
   std::string On(size_t rank, size_t parameter) const;
-  // No rank has used it, and that is known.
+  // Returns whether it is known that no rank has used it.
   bool Untouched(size_t parameter) const;
 
   std::string Layout() const;

@@ -101,7 +101,7 @@ struct GenerationPlan {
   bool sabotaged() const;
   int saboteurs() const;
   bool any(Trouble trouble) const;
-  // Before this step nothing goes wrong.
+  // Returns the first step in which something goes wrong.
   int first_trouble() const;
   std::string ToString() const;
 };
@@ -125,10 +125,11 @@ struct StepPlan {
 StepPlan PlanStep(const GenerationPlan& generation, int parameters, int rank,
                   int step);
 
-// A rank's gradients in a step: multiples of 1/64, so that sums are exact.
+// Returns a rank's gradients in a step: multiples of 1/64, so that sums are
+// exact.
 Gradients StressGradients(const std::vector<ParameterSpec>& parameters,
                           const GenerationPlan& generation, int rank, int step);
-// What the hook sees of them: zeros where nothing is marked.
+// Returns what the hook sees of them: zeros where nothing is marked.
 Gradients Contribution(const std::vector<ParameterSpec>& parameters,
                        const GenerationPlan& generation, int rank, int step);
 

@@ -44,8 +44,8 @@ class Attack {
     int64_t bytes = 0;        // sent over its own connections
   };
 
-  // Of `connections` connections, where it needs any. Returns once they have
-  // been opened, or the first calls have been sent.
+  // Begins an attack, with `connections` connections if it needs any. Returns
+  // once they have been opened, or the first calls have been sent.
   static std::unique_ptr<Attack> Begin(AttackKind kind, int port,
                                        int connections);
   virtual ~Attack() = default;

@@ -16,7 +16,7 @@ class BareClient {
   // No wait is longer.
   static constexpr int kTimeoutMs = 20'000;
 
-  // What a client sends first.
+  // Returns the first bytes of a client.
   static std::string Preface();
 
   explicit BareClient(int port);
@@ -25,7 +25,7 @@ class BareClient {
   // Reads until the server has sent this. Returns false if it has closed
   // before.
   bool Receives(const std::string& text);
-  // The setting with this id among the server's first ones.
+  // Returns the setting with this id among the server's first ones.
   std::optional<uint32_t> Setting(uint16_t id);
 
  private:

@@ -7,7 +7,7 @@
 
 namespace coxswain {
 
-// The attacks of calls, on one connection each.
+// Begins an attack of calls, on one connection.
 std::unique_ptr<Attack> BeginCallAttack(AttackKind kind, int port);
 
 }  // namespace coxswain

@@ -21,7 +21,7 @@ struct CallResult {
   std::string answer;  // the first message, as it came; empty: none
 };
 
-// `token` empty: none.
+// Makes a call; sends no token if `token` is empty.
 CallResult CallByName(const std::shared_ptr<grpc::Channel>& channel,
                       const std::string& method, const std::string& message,
                       absl::Duration timeout, const std::string& token = "");
@@ -32,7 +32,7 @@ std::vector<std::string> AllMethods(
     const std::shared_ptr<grpc::Channel>& channel,
     const std::string& token = "");
 
-// A request of the method that names this job wherever it can.
+// Returns a request of the method that names this job wherever it can.
 std::unique_ptr<google::protobuf::Message> RequestAbout(
     const std::string& method, const std::string& job);
 

@@ -19,9 +19,9 @@ class HalfMessages {
   // `padding` bytes are added to the headers of each call.
   explicit HalfMessages(int calls, size_t padding = 0);
 
-  // What the server has sent, in pieces of any size.
+  // Takes what the server has sent, in pieces of any size.
   void Take(absl::string_view bytes);
-  // What to send next; empty until the server lets it send more.
+  // Returns what to send next; empty until the server lets it send more.
   std::string More();
 
  private:

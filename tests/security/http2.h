@@ -24,24 +24,24 @@ inline constexpr uint8_t kHttp2Continuation = 9;
 inline constexpr uint8_t kHttp2EndStream = 1;
 inline constexpr uint8_t kHttp2EndHeaders = 4;
 
-// The number of `size` bytes at a place, as HTTP/2 writes it.
+// Returns the number of `size` bytes at a place, as HTTP/2 writes it.
 uint32_t Http2Number(absl::string_view bytes, size_t at, size_t size);
 
 std::string Http2Frame(uint8_t type, uint8_t flags, uint32_t stream,
                        absl::string_view payload);
 
-// The headers of a call of gRPC.
+// Returns the headers of a call of gRPC.
 std::string GrpcHeaders(absl::string_view method);
 
-// One more header, of so many bytes.
+// Returns one more header, of so many bytes.
 std::string PaddingHeader(size_t bytes);
 
-// The begin of a header of 1 GiB (RFC 7541, 5.1).
+// Returns the beginning of a header of 1 GiB (RFC 7541, 5.1).
 std::string EndlessHeader();
 
-// A message of gRPC, with or without the flag of a compressed one.
+// Returns a message of gRPC, with or without the flag of a compressed one.
 std::string GrpcMessage(absl::string_view bytes, bool compressed = false);
-// What stands before one of this size.
+// Returns the prefix of a message of this size.
 std::string GrpcMessagePrefix(uint32_t size, bool compressed = false);
 
 }  // namespace coxswain

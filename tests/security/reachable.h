@@ -28,17 +28,17 @@ class ReachableCoordinator {
   // Returns once it is reached by workers.
   explicit ReachableCoordinator(Way way);
 
-  // The options of `coxswain run` for the job "rows".
+  // Returns the options of `coxswain run` for the job "rows".
   std::vector<std::string> WorkerOptions() const;
 
-  // A port of the loopback to which an attacker speaks plain text. What is sent
-  // there arrives from an address of its own, over TLS where the coordinator or
-  // its proxy speaks TLS: with the certificate of the job "attacker" if the
-  // attacker is a member, without one if it is a stranger.
+  // Returns a port of the loopback to which an attacker speaks plain text. What
+  // is sent there arrives from an address of its own, over TLS where the
+  // coordinator or its proxy speaks TLS: with the certificate of the job
+  // "attacker" if the attacker is a member, without one if it is a stranger.
   int PortFor(bool member) const;
 
-  // How an attacker's call without a message of sense ends: what shows that an
-  // attack reaches what it is meant for.
+  // Returns the status of an attacker's call with an invalid message, which
+  // shows that an attack reaches its target.
   absl::Status Probe(bool member) const;
 
   // Reloads the proxy, as after a change of its maps. Way::kProxy only.

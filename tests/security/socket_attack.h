@@ -7,7 +7,7 @@
 
 namespace coxswain {
 
-// The attacks of bare connections.
+// Begins an attack of bare connections.
 std::unique_ptr<Attack> BeginSocketAttack(AttackKind kind, int port,
                                           int connections);
 

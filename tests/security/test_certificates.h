@@ -27,7 +27,7 @@ class TestCertificates {
     return Issue("job-" + job, kJobUriPrefix + job);
   }
 
-  // Another authority takes the place of this one.
+  // Replaces the authority by another one.
   void Renew();
 
   std::string Path(const std::string& file) const;
@@ -39,7 +39,7 @@ class TestCertificates {
   CertificateAuthority ca_;
 };
 
-// An hour around now.
+// Returns a validity of an hour around now.
 Validity ValidNow();
 
 }  // namespace coxswain

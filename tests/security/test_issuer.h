@@ -19,18 +19,18 @@ class TestIssuer {
   static constexpr char kName[] = "https://issuer.example";
   static constexpr char kAudience[] = "coxswain";
 
-  // With a new key. `bits` is of an RSA key.
+  // Makes an issuer with a new key. `bits` is of an RSA key.
   explicit TestIssuer(SignatureKind kind, const std::string& key_id = "k1",
                       int bits = 2048);
   ~TestIssuer();
 
-  // The public key as a JSON Web Key, and as PEM.
+  // Return the public key as a JSON Web Key, and as PEM.
   nlohmann::json Key() const;
   std::string Pem() const;
 
-  // {"alg": ..., "kid": ...} of this key.
+  // Returns {"alg": ..., "kid": ...} of this key.
   nlohmann::json Header() const;
-  // A token in its compact form, whatever the two texts are.
+  // Returns a token in its compact form, with any two texts.
   std::string Sign(absl::string_view header, absl::string_view payload) const;
   std::string Sign(const nlohmann::json& claims) const;
 
@@ -47,10 +47,10 @@ class TestIssuer {
   const std::unique_ptr<Keeper> keeper_;
 };
 
-// A JSON Web Key Set of these.
+// Returns a JSON Web Key Set of these.
 std::string KeySetOf(const std::vector<nlohmann::json>& keys);
 
-// The letters of base64url, without padding.
+// Returns the bytes in base64url, without padding.
 std::string ToBase64Url(absl::string_view bytes);
 
 }  // namespace coxswain

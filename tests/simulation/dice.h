@@ -17,7 +17,7 @@ class Dice {
   bool Chance(double probability) {
     return random_.Uniform(count_++) < probability;
   }
-  // From `low` to `high`, both included.
+  // Returns a number from `low` to `high`, both included.
   int Int(int low, int high) {
     return low +
            static_cast<int>(Bits() % static_cast<uint64_t>(high - low + 1));

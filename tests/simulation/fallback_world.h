@@ -108,7 +108,7 @@ class FallbackWorld {
     std::string text;
   };
 
-  // What may happen next.
+  // Draws and makes the next event.
   void HappenOnce();
   void Work(int rank);
   void Connect(int rank, bool to_fallback);

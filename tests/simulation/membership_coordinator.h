@@ -44,7 +44,8 @@ struct MembershipSurroundings {
   Dice* dice = nullptr;
   MembershipStore* store = nullptr;
   MembershipReferee* referee = nullptr;
-  // A spare waits for the generation that runs to regroup; empty: no more.
+  // Called when a spare waits for the running generation to regroup; empty: no
+  // more.
   std::function<void(const std::string& reason)> on_regroup_wanted;
 };
 
@@ -66,14 +67,14 @@ class MembershipCoordinator {
   absl::StatusOr<uint64_t> Attach(Generation generation,
                                   Incarnation incarnation,
                                   const StreamSink& sink);
-  // All of them do nothing once the attachment has ended.
+  // Do nothing once the attachment has ended.
   void Heartbeat(uint64_t attachment, const server::Progress& progress);
   void Detach(uint64_t attachment);
   void NotePeerBroken(uint64_t attachment, int rank);
   void NoteFallback(uint64_t attachment, const std::string& address);
   void CutOffOthers(uint64_t attachment);
 
-  // Nothing unless a generation runs.
+  // Does nothing unless a generation runs.
   void Regroup(const std::string& reason);
   void NoteRegroup(bool decided);
   void Abort(const std::string& reason);
@@ -81,7 +82,7 @@ class MembershipCoordinator {
   void NoteSigns(const std::vector<Incarnation>& received);
 
   void Tick(bool paused);
-  // Cleanly.
+  // Shuts down cleanly.
   void Shutdown();
 
   Term term() const { return coordinator_.term; }

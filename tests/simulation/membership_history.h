@@ -29,7 +29,7 @@ enum class MembershipSabotage {
 
 // What a history is like; all of it follows from the seed.
 struct MembershipHistory {
-  // Of 1 to 8 members, or of 1,000.
+  // Return histories of 1 to 8 members, and of 1,000.
   static MembershipHistory Small(uint64_t seed);
   static MembershipHistory Large(uint64_t seed);
   std::string Describe() const;

@@ -34,15 +34,15 @@ class MembershipReferee {
                     const MembershipStore* store)
       : history_(history), timeline_(*timeline), store_(*store) {}
 
-  // A coordinator begins its term, and finds this.
+  // Called when a coordinator begins its term, with what it finds.
   void OnTerm(Term term, const std::optional<server::LoadedJob>& found);
   void OnResumed(const server::GenerationResumed& resumed);
-  // Its machine has taken up what was found.
+  // Called when its machine has taken up what was found.
   void OnRestored(const server::JobMembership& machine);
-  // It stops. Observers may learn yet that members have left, whose departures
-  // were being written, and of the end that follows from that.
+  // Called when it stops. Observers may still learn that members have left,
+  // whose departures were being written, and of the end that follows from that.
   void OnStopping() { stopping_ = true; }
-  // Its streams have ended, and the calls that waited for it.
+  // Called when its streams have ended, and the calls that waited for it.
   void OnStopped();
 
   // What comes in.
@@ -52,7 +52,7 @@ class MembershipReferee {
   void OnWithdraw(uint64_t join_id, bool committing);
   void OnLeave(Generation generation, Incarnation incarnation,
                const server::LeaveNotice& notice);
-  // The departure counts, and is durable.
+  // Called when the departure counts, and is durable.
   void OnDeparture(Generation generation, Incarnation incarnation,
                    const server::LeaveNotice& notice);
   void OnExit(Incarnation incarnation);
@@ -65,7 +65,7 @@ class MembershipReferee {
   void OnFallback(absl::string_view address) {
     fallback_ = std::string(address);
   }
-  // All timeouts begin again: the coordinator had stalled.
+  // Called when all timeouts begin again: the coordinator had stalled.
   void OnTimeoutsRestarted();
 
   // What goes out, in the order of the effects.
@@ -93,14 +93,16 @@ class MembershipReferee {
                        const absl::Status& status);
   void OnExitAnswered(Incarnation incarnation, const absl::Status& status);
 
-  // All that was to be done is done; `settled`: nothing is on its way.
+  // Called when all that was to be done is done; `settled`: nothing is on its
+  // way.
   void OnTick(const server::JobMembership& machine, bool settled,
               uint64_t pick);
 
-  // The last generation has ended since all have done their work.
+  // Returns whether the last generation has ended since all have done their
+  // work.
   bool finished() const { return finished_; }
-  // The members of the last generation were asked to regroup, and may have
-  // received that.
+  // Returns whether the members of the last generation were asked to regroup,
+  // and may have received that.
   bool received_regroup() const {
     return last_ != nullptr && last_->received_regroup;
   }

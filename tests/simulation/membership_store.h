@@ -35,13 +35,12 @@ class MembershipStore {
 
   // Writes fail with this probability from now on.
   void set_failing(double probability) { failing_ = probability; }
-  // The next write that is a member's departure is reported as durable, and is
-  // not.
+  // Reports the next write of a member's departure as durable, and drops it.
   void LoseDeparture() { loses_departure_ = true; }
 
   server::MemoryStateStore* durable() { return &durable_; }
-  // The job as the next coordinator would find it, with its damage if it cannot
-  // be read; nothing if there is none.
+  // Returns the job as the next coordinator would find it, with its damage if
+  // it cannot be read; nothing if there is none.
   std::optional<server::LoadedJob> Load() const;
 
  private:

@@ -129,7 +129,7 @@ class MembershipWorld {
   absl::Time now() const { return timeline_.now(); }
   absl::Duration Delay();
   absl::Duration Pause();  // before something is tried again
-  // Until this holds, at most so long; a violation if it never does.
+  // Runs until this holds, at most so long; a violation if it never does.
   void RunUntil(absl::Duration longest, const std::function<bool()>& holds,
                 const std::string& what);
 
@@ -158,8 +158,8 @@ class MembershipWorld {
   void ToCoordinator(std::function<void()> bring, std::function<void()> fail);
   void BringNow(const std::function<void()>& bring,
                 const std::function<void()>& fail);
-  // The same for a call, which may be lost or repeated; the answer of a lost
-  // call is lost.
+  // Sends a call, which may be lost or repeated; the answer of a lost call is
+  // lost.
   void Send(const std::function<void(bool received)>& bring,
             const std::function<void()>& again);
   void StartLater(int place, uint64_t launcher, absl::Duration delay);
@@ -185,7 +185,7 @@ class MembershipWorld {
   void OnLeft(Process* process, int call, const absl::Status& status);
   void MakeWay(Process* process, Generation generation);
   void GoOn(Process* process, Generation generation);
-  // It is not stalled.
+  // Returns whether it is not stalled.
   bool Acts(const Process& process) const;
 
   // membership_world_streams.cc: attachments.

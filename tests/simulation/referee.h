@@ -30,9 +30,9 @@ class Referee {
   // What it sends. `plan` is the one that the round was measured by.
   void OnRegroupWanted() { regroup_wanted_ = true; }
   void OnCheckpointWanted() { checkpoint_wanted_ = true; }
-  // It has died, and knows only what was kept.
+  // Called when it has died, and knows only what was kept.
   void OnCrashed();
-  // A decision is durable.
+  // Called when a decision is durable.
   void OnKept(int64_t round);
   void OnGranted(int64_t round);
   void OnDecided(const schedule::Decision& decision,
@@ -44,12 +44,12 @@ class Referee {
   void OnAnnounced(int rank, int64_t round, int64_t step,
                    const schedule::Plan& plan);
   void OnExchangeBegins(int rank, int64_t round, const schedule::Plan& plan);
-  // It knows the decision, and can act on it.
+  // Called when it knows the decision, and can act on it.
   void OnReceived(int64_t round);
   void OnActed(int rank, int64_t round, int64_t step,
                const schedule::Decision& decision);
   void OnWaited(int rank, absl::Duration waited, absl::Duration limit);
-  // A rank's timeout passed before it got an answer.
+  // Called when a rank's timeout passed before it got an answer.
   void OnTimeout(int rank);
   void OnLeft(int rank);
   void OnDeviated(int rank) { deviated_.push_back(rank); }
@@ -60,7 +60,7 @@ class Referee {
     int at_gate = 0;  // that wait for a grant or a decision
   };
   void OnEnd(const Ending& ending);
-  // What cannot be held against anything else.
+  // Reports a violation that no other call covers.
   void Violate(absl::string_view what);
   const std::string& violation() const { return violation_; }
   const absl::Status& failure() const { return failure_; }

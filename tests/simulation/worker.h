@@ -14,7 +14,7 @@
 
 namespace coxswain::simulation {
 
-// The decision without what is not sent.
+// Returns the decision without what is not sent.
 schedule::Decision AsSent(schedule::Decision decision);
 
 // One rank: a training loop around the real StepAgent. The world, which owns
@@ -32,11 +32,12 @@ struct Worker {
 
   Worker(const History& history, int rank);
 
-  // The ticket of the exchange that comes next, as an honest rank makes it.
+  // Returns the ticket of the exchange that comes next, as an honest rank makes
+  // it.
   schedule::Ticket NextTicket() const;
-  // Goes on after the exchange of that ticket.
+  // Advances past the exchange of that ticket.
   void Advance();
-  // Whether the program ends by what this rank knows alone.
+  // Returns whether the program ends, by what this rank alone knows.
   bool AtEnd() const;
   bool OutOfData() const { return data == 0; }
   bool AtGate() const {
@@ -46,7 +47,8 @@ struct Worker {
     return phase == Phase::kStuck || phase == Phase::kLeft ||
            phase == Phase::kStopped;
   }
-  // Whether its session still speaks and listens: that has threads of its own.
+  // Returns whether its session still sends and receives, which it does on its
+  // own threads.
   bool SessionRuns() const {
     return !frozen && phase != Phase::kLeft && phase != Phase::kStopped;
   }

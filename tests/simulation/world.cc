@@ -166,7 +166,7 @@ void World::Handle(const Event& event) {
     case Kind::kServerTick:
       server_tick_ = absl::InfiniteFuture();
       if (Idle()) return;
-      SendDown(agreement().Tick(now_));
+      SendMessages(agreement().Tick(now_));
       if (agreement().deadline() <= now_) {
         return referee_.Violate("the agreement did nothing at its deadline");
       }
@@ -180,7 +180,7 @@ void World::Handle(const Event& event) {
   }
 }
 
-void World::SendDown(const schedule::StepAgreement::Messages& messages) {
+void World::SendMessages(const schedule::StepAgreement::Messages& messages) {
   using Message = schedule::StepAgreement::Message;
   for (const Message& message : messages) {
     const bool all = message.rank == Message::kAllRanks;

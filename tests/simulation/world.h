@@ -165,7 +165,7 @@ class World {
   void OnToServer(const Event& event);
   void OnToRank(const Event& event);
 
-  // Its ends: the rank is connected, to this coordinator or to another.
+  // The ends of the link: the rank connects to this coordinator or to another.
   void Reattach(Worker* worker);
   void SendPosition(Worker* worker);
   void ReceivePosition(int rank, const schedule::Decision& received);
@@ -187,7 +187,7 @@ class World {
   bool Idle() const { return failed_ || agreement_ == nullptr; }
   void WantRegroup(const Regroup& regroup);
   void WantCheckpoint(const CheckpointRequest& request);
-  void SendDown(const schedule::StepAgreement::Messages& messages);
+  void SendMessages(const schedule::StepAgreement::Messages& messages);
   void NoteDecided(const schedule::Decision& decision);
   void AfterAgreement();
   void Fail(const absl::Status& failure);

@@ -65,7 +65,7 @@ void World::OnLeave(int rank) {
   write.left = rank;
   WriteLater(std::move(write));
   if (failed_) return;
-  SendDown(agreement().OnMemberLeft(rank, now_));
+  SendMessages(agreement().OnMemberLeft(rank, now_));
   AfterAgreement();
 }
 
@@ -161,7 +161,7 @@ void World::MakeAgreement(bool resumed) {
   }
   for (int rank = 0; rank < history_.world_size; ++rank) {
     if (!left_[static_cast<size_t>(rank)]) continue;
-    SendDown(agreement().OnMemberLeft(rank, now_));
+    SendMessages(agreement().OnMemberLeft(rank, now_));
   }
 }
 
@@ -219,7 +219,7 @@ void World::SendPosition(Worker* worker) {
 }
 
 void World::ReceivePosition(int rank, const schedule::Decision& received) {
-  SendDown(agreement().OnPosition(rank, ToServerDecision(received), now_));
+  SendMessages(agreement().OnPosition(rank, ToServerDecision(received), now_));
 }
 
 schedule::Decision World::ToServerDecision(

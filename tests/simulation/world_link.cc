@@ -60,11 +60,11 @@ void World::OnToServer(const Event& event) {
       alone->round = message.ticket->round;
       SendDown(0, {0, 0, false, message.ticket->round, std::move(alone)});
     }
-    SendDown(agreement().OnTicket(event.rank, *message.ticket, now_));
+    SendMessages(agreement().OnTicket(event.rank, *message.ticket, now_));
   }
   if (message.vote.has_value()) {
     referee_.OnVoteReceived(event.rank, *message.vote);
-    SendDown(agreement().OnVote(event.rank, *message.vote, now_));
+    SendMessages(agreement().OnVote(event.rank, *message.vote, now_));
   }
   AfterAgreement();
 }

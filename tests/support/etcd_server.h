@@ -24,7 +24,7 @@ class EtcdServer {
   int port() const { return port_; }
   std::string endpoint() const { return absl::StrCat("127.0.0.1:", port_); }
 
-  // As by kill -9; and again, with the same ports and data.
+  // Kill it as kill -9 does, and start it again with the same ports and data.
   void Kill();
   void Restart();
 

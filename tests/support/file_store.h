@@ -14,7 +14,7 @@ namespace coxswain {
 // cannot be used.
 class FileStore : public RendezvousStore {
  public:
-  // The folder exists.
+  // The folder must exist.
   explicit FileStore(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Set(absl::string_view key, absl::string_view value) override;

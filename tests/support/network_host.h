@@ -22,8 +22,8 @@ class NetworkHost {
   // possible here.
   absl::Status Make();
 
-  // A cable between two hosts that were made; they have these addresses in one
-  // network.
+  // Connects two hosts that were made by a cable; they get these addresses in
+  // one network.
   static absl::Status Connect(NetworkHost* a, const std::string& address_a,
                               NetworkHost* b, const std::string& address_b);
 
@@ -32,7 +32,7 @@ class NetworkHost {
   absl::Status SetCable(bool in);
 
   const std::string& name() const { return name_; }
-  // What to put before a command to run it there.
+  // Returns the words to put before a command to run it there.
   std::vector<std::string> prefix() const;
 
  private:

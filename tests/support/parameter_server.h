@@ -56,7 +56,7 @@ class ParameterServer {
   // Returns once all calls have ended.
   void Shutdown() { server_->Shutdown(); }
 
-  // A member's own, of a job that is at this generation.
+  // Returns the context of a member of a job that is at this generation.
   std::shared_ptr<MemberContext> MakeMemberContext(const std::string& job,
                                                    int64_t generation) const {
     v1::Fence fence;

@@ -58,7 +58,7 @@ class Process {
   absl::Status WaitForStdout(absl::string_view text, absl::Duration timeout);
   absl::Status WaitForStderr(absl::string_view text, absl::Duration timeout);
 
-  // What has been read so far.
+  // Return what has been read so far.
   const std::string& out() const { return out_; }
   const std::string& err() const { return err_; }
 

@@ -8,8 +8,8 @@
 
 namespace coxswain {
 
-// A field of /proc/PID/status in KiB, such as VmRSS (memory now) or VmHWM (the
-// most that there ever was); -1 if it is not known.
+// Returns a field of /proc/PID/status in KiB, such as VmRSS (memory now) or
+// VmHWM (the most that there ever was); -1 if it is not known.
 int64_t StatusKib(pid_t process, const std::string& field);
 
 }  // namespace coxswain

@@ -34,7 +34,7 @@ class TcpRelay {
   TcpRelay& operator=(const TcpRelay&) = delete;
 
   int port() const { return port_; }
-  // What was held back goes on with kOpen.
+  // Sets the mode. kOpen sends on what was held back.
   void Set(Mode mode);
   // Ends all connections; with what was held back.
   void Break();

@@ -14,12 +14,13 @@ class Latencies {
   void Add(absl::Duration took) { all_.push_back(took); }
   size_t count() const { return all_.size(); }
 
-  // The smallest one that is not exceeded by this share of all; zero of none.
+  // Returns the smallest latency that is not exceeded by this share of all;
+  // zero of none.
   absl::Duration Quantile(double share) const;
 
-  // "p50 1.2 ms, p99 34.0 ms, most 50.1 ms, of 120"
+  // Returns "p50 1.2 ms, p99 34.0 ms, most 50.1 ms, of 120".
   std::string ToString() const;
-  // {"count": ..., "p50_ms": ..., "p99_ms": ..., "max_ms": ...}
+  // Returns {"count": ..., "p50_ms": ..., "p99_ms": ..., "max_ms": ...}.
   std::string ToJson() const;
 
  private:

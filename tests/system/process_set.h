@@ -29,15 +29,15 @@ class ProcessSet {
   ProcessSet(const ProcessSet&) = delete;
   ProcessSet& operator=(const ProcessSet&) = delete;
 
-  // Aborts the test program if it cannot be started. The test's own COXSWAIN_*
-  // variables are not handed on. `name` is for Transcript().
+  // Starts a process without the test's own COXSWAIN_* variables. Aborts the
+  // test program if it cannot. `name` is for Transcript().
   Id Start(const std::string& name, const std::vector<std::string>& command);
 
   pid_t pid(Id process) const;
-  // To the process alone; nothing once it has ended.
+  // Sends a signal to the process alone; does nothing once it has ended.
   void Signal(Id process, int signal);
 
-  // Its exit status, as a shell's. Unset while it runs.
+  // Returns its exit status, as a shell's. Unset while it runs.
   std::optional<int> status(Id process) const;
   bool AllEnded() const;
 

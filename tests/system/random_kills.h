@@ -37,7 +37,7 @@ class RandomKills {
   explicit RandomKills(const Options& options)
       : options_(options), random_(options.seed, /*stream=*/1) {}
 
-  // Failures of the test are this test's.
+  // Runs the test. Its failures are those of the calling test.
   void Run();
 
  private:
@@ -56,7 +56,7 @@ class RandomKills {
   void StartAll();
   void Idle();
   void Round();
-  // Those that may die, but for one that has the state.
+  // Returns processes that may die, so that one which has the state is left.
   std::vector<pid_t> Victims(size_t count);
   bool AwaitProgress();
   void Measure(const Struck& struck);

@@ -28,15 +28,16 @@ inline constexpr char kToyWorker[] = "tests/system/toy/toy_worker";
 // may be slow and a program instrumented.
 inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// The command with programs of another build, for checks of two versions beside
-// each other: README.md. Those of this build without the variables.
+// Returns the command with programs of another build, for checks of two
+// versions beside each other: README.md. Those of this build without the
+// variables.
 std::vector<std::string> WithOtherBuild(std::vector<std::string> command);
 
 // Starts a command; aborts the test program if it cannot be started.
 std::unique_ptr<Process> Start(std::vector<std::string> command);
 
-// The command line of a launcher: `coxswain run` with these options, then the
-// toy worker with its own.
+// Returns the command line of a launcher: `coxswain run` with these options,
+// then the toy worker with its own.
 std::vector<std::string> Launcher(const std::vector<std::string>& run_options,
                                   const std::vector<std::string>& toy_options);
 
@@ -103,25 +104,25 @@ class Latch {
   int fd_;
 };
 
-// The process of each rank, from what the workers have printed.
+// Returns the process of each rank, from what the workers have printed.
 std::map<int, pid_t> PidsByRank(const std::string& out);
 
-// digests[rank][step], from what the workers have printed.
+// Returns digests[rank][step], from what the workers have printed.
 std::map<int, std::map<int64_t, std::string>> DigestsByRank(
     const std::string& out);
 
-// What rank R has printed, without "rank R ", where it begins with `what`.
+// Returns the lines of rank R, without "rank R ", that begin with `what`.
 std::vector<std::string> PrintedBy(int rank, const std::string& what,
                                    const std::string& out);
 
-// The lines of a text that contain `part`.
+// Returns the lines of a text that contain `part`.
 std::vector<std::string> LinesWith(const std::string& text,
                                    const std::string& part);
 
 std::string ThisHost();
 
-// All descendants of this program that still run, except `known` and theirs,
-// as "PID NAME". The program adopts orphans, so none gets out of sight.
+// Returns all descendants of this program that still run, except `known` and
+// theirs, as "PID NAME". The program adopts orphans, so none gets out of sight.
 std::vector<std::string> StrayProcesses(const std::set<pid_t>& known = {});
 
 }  // namespace coxswain

@@ -57,7 +57,8 @@ class TestCluster {
   void Signal(Launcher launcher, int signal);
   std::optional<int> status(Launcher launcher) const;
 
-  // The processes of a launcher's workers, whether they have spoken or not.
+  // Returns the processes of a launcher's workers, whether they have printed a
+  // line or not.
   std::vector<pid_t> PidsOf(Launcher launcher);
 
   // Kills the worker, and notes when. By its pid also a worker that has printed
@@ -65,23 +66,26 @@ class TestCluster {
   void Kill(WorkerLife& life);
   void Kill(pid_t pid);
 
-  // Every process that ever was a worker, in the order of their first words.
+  // Returns every process that ever was a worker, in the order of their first
+  // lines.
   const std::vector<std::unique_ptr<WorkerLife>>& lives() const {
     return lives_;
   }
-  // The newest process of a slot, "NODE/SLOT"; null: none has spoken yet.
+  // Returns the newest process of a slot, "NODE/SLOT"; null: none has printed a
+  // line yet.
   WorkerLife* At(const std::string& worker);
-  // Those that train in the newest generation, by rank.
+  // Returns the workers that train in the newest generation, by rank.
   std::vector<WorkerLife*> Training();
 
   // Returns false, and fails the test with all output, if the condition does
   // not become true within kTimeout.
   bool Await(const std::string& what, const std::function<bool()>& done);
-  // All that train, and so many of them, have done `more` steps since now.
+  // Waits until all `world` workers that train have done `more` steps from now.
   bool AwaitSteps(int world, int64_t more);
-  // The same for what does not announce itself: looks again and again.
+  // Waits as Await, by polling, for a condition that no output announces.
   bool AwaitSeen(const std::string& what, const std::function<bool()>& is);
-  // As the coordinator describes the job; empty if it does not answer.
+  // Returns the coordinator's description of the job; empty if it does not
+  // answer.
   v1::JobDescription Describe();
   bool AwaitDescribed(const std::string& what,
                       const std::function<bool(const v1::JobDescription&)>& is);

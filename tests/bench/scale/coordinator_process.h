@@ -21,11 +21,12 @@ struct CoordinatorProcessOptions {
   std::string folder;    // for its state and its log
 };
 
-// To be called before this program has any thread. Waits until it listens.
+// Starts a coordinator in a child process, and waits until it listens. Called
+// before this program has any thread.
 absl::StatusOr<CoordinatorProcess> StartCoordinatorProcess(
     const CoordinatorProcessOptions& options);
 
-// As many descriptors as this process and its children may have.
+// Sets how many descriptors this process and its children may have.
 absl::Status RaiseDescriptorLimit(int wanted);
 
 }  // namespace coxswain::bench

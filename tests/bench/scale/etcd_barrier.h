@@ -20,7 +20,7 @@ class EtcdBarrier {
   EtcdBarrier(const std::string& endpoint, int clients);
   ~EtcdBarrier();
 
-  // From the first call until all have entered.
+  // Returns the time from the first call until all have entered.
   absl::StatusOr<absl::Duration> Enter();
 
  private:

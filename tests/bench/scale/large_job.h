@@ -40,29 +40,30 @@ class LargeJob {
 
   explicit LargeJob(const Options& options);
 
-  // Each connects and joins: the answer has its rank and all members.
+  // Connects and joins each worker: the answer has its rank and all members.
   absl::StatusOr<Phase> Join();
-  // Of which the answer to a large job's join has only one.
+  // Asks for the members, of which the answer to a large job's join has only
+  // one.
   absl::StatusOr<Phase> AskForMembers();
   absl::StatusOr<Phase> Attach();
-  // Each declares the mesh of all nodes by the slots of a node.
+  // Declares, by each worker, the mesh of all nodes by the slots of a node.
   absl::StatusOr<Phase> FormGroups();
-  // What Gloo does to connect the workers of each node to each other: one
+  // Does what Gloo does to connect the workers of each node to each other: one
   // publishes its addresses, under gloo/GROUP/RANK, and reads those of the
   // others.
   absl::StatusOr<Phase> ExchangeAddresses();
   absl::StatusOr<Phase> Heartbeats(int each);
   absl::StatusOr<Phase> Barrier();
-  // Launchers report workers' exits, until all others know that their
-  // generation is over.
+  // Reports workers' exits, as launchers do, until all others know that their
+  // generation has ended.
   absl::StatusOr<Phase> Lose();
-  // They join again, for the next generation.
+  // Joins them again, for the next generation.
   absl::StatusOr<Phase> FormAgain();
 
   int size() const { return static_cast<int>(workers_.size()); }
 
  private:
-  // A phase in which each of these workers makes a call.
+  // Runs a phase in which each of these workers makes a call.
   absl::StatusOr<Phase> Run(
       const std::string& name,
       const std::function<void(LightWorker*, const LightWorker::Done&)>& call);

@@ -45,12 +45,12 @@ class LightWorker {
 
   absl::Status Connect(int port);
   void Join(const Done& done);
-  // All of them, page by page.
+  // Gets all members, page by page.
   void GetMembers(int from, const Done& done);
   // Opens the stream; done with the coordinator's answer to hello.
   void Attach(const Done& done, const OnAbort& on_abort);
   void Heartbeat(int64_t step);
-  // The groups of a mesh of that many nodes by slots.
+  // Creates the groups of a mesh of that many nodes by slots.
   void CreateMesh(int nodes, int slots, const Done& done);
   void Set(const std::string& key, const std::string& value, const Done& done);
   // Gets them one after the other, each as soon as it is set.
@@ -63,7 +63,7 @@ class LightWorker {
   const Place& place() const { return place_; }
   int rank() const { return rank_; }
   const std::vector<Group>& groups() const { return groups_; }
-  // Of the whole connection so far, as TCP counts them.
+  // Returns the bytes of the whole connection so far, as TCP counts them.
   int64_t bytes_received() const;
   int64_t bytes_sent() const;
 

@@ -20,7 +20,7 @@ class Meeting {
   explicit Meeting(size_t expected)
       : begun_(Clock::Real()->Now()), expected_(expected) {}
 
-  // One more call is done.
+  // Counts one more call as done.
   void Arrive(const absl::Status& status) {
     const absl::Duration after = Clock::Real()->Now() - begun_;
     MutexLock lock(&mutex_);
@@ -32,7 +32,8 @@ class Meeting {
     return [this](const absl::Status& status) { Arrive(status); };
   }
 
-  // The first error of them, or that not all came in time.
+  // Returns the first error of the calls, or DEADLINE_EXCEEDED if not all came
+  // in time.
   absl::Status Await(absl::Duration timeout) {
     MutexLock lock(&mutex_);
     const bool all =
@@ -45,7 +46,7 @@ class Meeting {
                      " calls are done after ", absl::FormatDuration(timeout)));
   }
 
-  // When they were, after this object was made; in order.
+  // Returns the times of the arrivals since this object was made, in order.
   std::vector<absl::Duration> arrivals() const {
     MutexLock lock(&mutex_);
     return arrivals_;

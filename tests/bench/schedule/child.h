@@ -12,7 +12,7 @@ namespace coxswain::bench {
 // before this program has any thread. Return where the server listens, on the
 // loopback interface.
 
-// A coordinator, whose state is kept below `folder`: "HOST:PORT".
+// Starts a coordinator with its state below `folder`; returns "HOST:PORT".
 absl::StatusOr<std::string> StartCoordinator(const std::string& folder);
 
 // Answers a round over bare sockets: each client sends the number of clients,

@@ -21,7 +21,8 @@ class EpollClients {
  public:
   // Connects `count` sockets.
   absl::Status Connect(int port, int count);
-  // One round of all clients: from the first message to the last answer.
+  // Runs one round of all clients. Returns the time from the first message to
+  // the last answer.
   absl::StatusOr<absl::Duration> Round();
 
  private:

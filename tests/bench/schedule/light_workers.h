@@ -25,8 +25,9 @@ class LightWorkers {
   // Leaves.
   ~LightWorkers();
 
-  // The next exchange of all workers: from the first ticket to the last
-  // decision, which is the grant as well where there are no votes.
+  // Runs the next exchange of all workers. Returns the time from the first
+  // ticket to the last decision, which is the grant as well where there are no
+  // votes.
   absl::StatusOr<absl::Duration> Round();
 
  private:

@@ -11,7 +11,7 @@
 
 namespace coxswain::bench {
 
-// The processor time of the calling thread.
+// Returns the processor time of the calling thread.
 inline absl::Duration ThreadCpuTime() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -39,8 +39,8 @@ class TimedGate : public schedule::StepGate {
   }
   void Abort(const absl::Status& reason) override { gate_.Abort(reason); }
 
-  // Since the last reset. What looking at the clocks costs is in it: some
-  // tenths of a microsecond a call.
+  // Returns the time since the last reset. It includes the cost of reading the
+  // clocks: some tenths of a microsecond a call.
   absl::Duration wall() const { return wall_; }
   absl::Duration cpu() const { return cpu_; }
   void Reset() { wall_ = cpu_ = absl::ZeroDuration(); }

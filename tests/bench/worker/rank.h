@@ -48,15 +48,16 @@ class Rank {
   static absl::StatusOr<std::unique_ptr<Rank>> Create(
       const RankOptions& options, std::shared_ptr<Network> network);
 
-  // A backward pass that exchanges nothing.
+  // Runs a backward pass that exchanges nothing.
   absl::StatusOr<Timing> Compute();
-  // A backward pass, and the exchange during it.
+  // Runs a backward pass, and the exchange during it.
   absl::StatusOr<Timing> Step();
-  // A backward pass, and the exchange after it.
+  // Runs a backward pass, and the exchange after it.
   absl::StatusOr<Timing> StepInTurn();
-  // The exchange of gradients that are there.
+  // Exchanges the present gradients.
   absl::StatusOr<Timing> Exchange();
-  // The forward and the backward pass of a micro-batch that exchanges nothing.
+  // Runs the forward and the backward pass of a micro-batch that exchanges
+  // nothing.
   absl::StatusOr<Timing> Micro();
   // Runs that many micro-batches, each with its forward; setting gradients to
   // zero is not timed. `kind` selects which of them exchange: "baseline"
@@ -65,13 +66,13 @@ class Rank {
   // follow the backward pass instead of running during it.
   absl::StatusOr<Timing> Window(const std::string& kind, int micro_batches,
                                 bool in_turn);
-  // What is answered to a backward pass in a NoSync scope whose forward ran
+  // Returns the error of a backward pass in a NoSync scope whose forward ran
   // before it.
   absl::Status Misplaced();
   // Sums up that many bytes, in pieces of 25 MiB, without a reducer.
   absl::StatusOr<Timing> AllReduce(int64_t bytes);
 
-  // From the next step on, a bucket is closed at this size.
+  // Closes buckets at this size from the next step on.
   absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
 
  private:
@@ -83,7 +84,7 @@ class Rank {
   // Sums up the gradients of a forward pass of its own.
   absl::Status RunLocally();
   absl::Status RunInTurn();
-  // One micro-batch of Window.
+  // Runs one micro-batch of Window.
   absl::Status RunMicro(const std::string& kind, bool last, bool in_turn);
   absl::Status ExchangeNow();
   absl::StatusOr<Timing> Time(Timing timing,

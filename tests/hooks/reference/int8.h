@@ -21,7 +21,7 @@ class Int8Reference {
   // `local[r]` is rank r's bucket. Returns what every rank holds afterwards.
   std::vector<double> Step(const std::vector<std::vector<double>>& local);
 
-  // The mean over the ranks of what has not been sent.
+  // Returns the mean over the ranks of what has not been sent.
   std::vector<double> MeanError() const;
 
  private:

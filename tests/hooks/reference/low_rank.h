@@ -30,11 +30,11 @@ struct LowRankOptions {
   uint64_t seed = 0;
 };
 
-// Columns of the factors, 0 for a gradient that travels raw.
+// Returns the columns of the factors, 0 for a gradient that travels raw.
 size_t FactorColumns(const std::vector<int64_t>& shape,
                      const LowRankOptions& options);
 
-// The first factor, as every rank draws it for itself.
+// Returns the first factor, as every rank draws it for itself.
 Matrix DrawnFactor(uint64_t seed, const std::string& name, int64_t step,
                    size_t rows, size_t columns);
 
@@ -45,11 +45,13 @@ struct LowRankState {
   Matrix p;                    // n x r, of the alternating hook alone
 };
 
-// One step of PowerSGD of one matrix; takes over the new errors and Q.
+// Makes one step of PowerSGD of one matrix, and returns the result; updates the
+// errors and Q.
 Matrix PowerSgdStep(const std::vector<Matrix>& gradients,
                     const LowRankOptions& options, LowRankState& state);
 
-// One step of ACP-SGD: one of the factors is brought up to date, P if `left`.
+// Makes one step of ACP-SGD, and returns the result; updates one of the
+// factors, P if `left`.
 Matrix AcpStep(const std::vector<Matrix>& gradients, bool left,
                const LowRankOptions& options, LowRankState& state);
 
@@ -59,12 +61,13 @@ class LowRankReference {
   LowRankReference(std::vector<ParameterSpec> parameters,
                    LowRankOptions options);
 
-  // A step after `step` committed ones.
+  // Makes a step after `step` committed ones, and returns the result.
   Gradients Step(const std::vector<Gradients>& local, int64_t step);
 
-  // By registration index; to be read, and to be set for a shared start.
+  // Returns the states by registration index; a test may set them for a shared
+  // start.
   std::map<size_t, LowRankState>& states() { return states_; }
-  // The mean error over the ranks.
+  // Returns the mean error over the ranks.
   Gradients MeanError() const;
 
  private:

@@ -27,13 +27,13 @@ struct Matrix {
 
 Matrix Transposed(const Matrix& a);
 Matrix Times(const Matrix& a, const Matrix& b);
-// a + scale * b; an empty matrix counts as zero.
+// Returns a + scale * b; an empty matrix counts as zero.
 Matrix Plus(const Matrix& a, const Matrix& b, double scale = 1);
-// Over equal shapes.
+// Returns the mean of matrices of equal shapes.
 Matrix MeanOf(const std::vector<Matrix>& all);
 double Norm(const Matrix& a);
 
-// Orthonormal columns with the span of a's, from left to right, by
+// Returns orthonormal columns with the span of a's, from left to right, by
 // Gram-Schmidt, each against all before it, twice. `epsilon` is added to each
 // norm. A column in the span of those before becomes zero.
 Matrix Orthonormal(const Matrix& a, double epsilon = 0);

@@ -17,7 +17,7 @@ class Dice {
   explicit Dice(uint64_t seed) : random_(seed, /*stream=*/0x7e57) {}
 
   uint64_t Bits() { return random_.Bits(next_++); }
-  // 0 to `count` - 1.
+  // Returns a number from 0 to `count` - 1.
   size_t Below(size_t count) { return Bits() % count; }
   bool Chance(size_t of) { return Below(of) == 0; }
 
@@ -26,20 +26,21 @@ class Dice {
     return of[Below(of.size())];
   }
 
-  // One of the numbers at which a bound may lie, or any other.
+  // Returns one of the numbers at which a bound may lie, or any other.
   int64_t Number();
-  // The same, but mostly what an honest peer would send.
+  // Returns the same, but mostly what an honest peer would send.
   int64_t Usual(int64_t below) {
     return Chance(6) ? Number() : static_cast<int64_t>(Below(below));
   }
-  // Valid UTF-8 of a length at which a bound may lie: `bound`, one more, or
-  // less; with letters of several bytes, quotes, and control characters.
+  // Returns valid UTF-8 of a length at which a bound may lie: `bound`, one
+  // more, or less; with letters of several bytes, quotes, and control
+  // characters.
   std::string Text(size_t bound);
-  // The same, but mostly short and without anything special.
+  // Returns the same, but mostly short and without anything special.
   std::string UsualText(size_t bound) {
     return Chance(4) ? Text(bound) : "word-" + std::to_string(Below(5));
   }
-  // Any bytes.
+  // Returns any bytes.
   std::string Bytes(size_t most);
 
  private:

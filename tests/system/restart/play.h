@@ -52,13 +52,13 @@ class Play {
   absl::Status Do(const std::string& rpc,
                   const std::function<absl::Status()>& send);
 
-  // Ranks 0 and 1 of "job", from a manifest that is accepted.
+  // Joins ranks 0 and 1 of "job", with a manifest that is accepted.
   void JoinTeam();
-  // Jobs of one worker that end in one way or another.
+  // Plays jobs of one worker that end in one way or another.
   void PlayOthers();
   void PlayOne();
   void ChangeStore();
-  // Of a group or a mesh, by either rank.
+  // Calls for a group or a mesh, by either rank.
   template <typename Request, typename Response>
   void Declare(const std::string& rpc,
                grpc::Status (v1::Group::Stub::*method)(grpc::ClientContext*,
@@ -74,7 +74,7 @@ class Play {
   void CheckAfterRestart();
   void CheckPositions();
 
-  // A rank's fence with a request id of its own.
+  // Returns a rank's fence with a request id of its own.
   v1::Fence FenceOf(size_t rank);
   absl::Status JoinWith(WireWorker* worker);
   absl::Status Upload(const v1::Fence& fence, const std::string& checkpoint);

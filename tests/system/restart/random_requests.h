@@ -14,14 +14,14 @@ namespace coxswain {
 // Requests of which many are accepted and some are not: each field is mostly
 // what it should be, and else at a bound of what it may be, or anything.
 
-// What a worker brings: its manifest, topology, and address.
+// Fills in what a worker brings: its manifest, topology, and address.
 void FillJoin(Dice* dice, int world_size, v1::JoinRequest* request);
 v1::Plan RandomPlan(Dice* dice);
 v1::CreateGroupRequest RandomGroup(Dice* dice);
 v1::CreateMeshRequest RandomMesh(Dice* dice);
 v1::BeginRequest RandomCheckpoint(Dice* dice);
-// The final state of a rank that has been in a fallback epoch, so that its
-// positions are news. `plan_version` is that of the plan in force.
+// Returns the final state of a rank that has been in a fallback epoch, so that
+// its positions are news. `plan_version` is that of the plan in force.
 v1::LeaveRequest RandomLeave(Dice* dice, int64_t plan_version);
 
 }  // namespace coxswain

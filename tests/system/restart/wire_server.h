@@ -44,10 +44,10 @@ class WireServer {
   v1::Store::Stub& store() { return *store_; }
   v1::Checkpoint::Stub& checkpoint() { return *checkpoint_; }
 
-  // All jobs. By the time of the answer, what was done before is stored.
+  // Returns all jobs. When it returns, earlier changes are stored.
   v1::DescribeResponse Describe();
   v1::GetPlanResponse PlanOf(const std::string& job);
-  // The fence of an operator.
+  // Returns the fence of an operator.
   v1::Fence OperatorFence();
 
  private:
@@ -68,7 +68,7 @@ class WireWorker {
 
   v1::JoinRequest& request() { return request_; }
   const v1::JoinResponse& joined() const { return joined_; }
-  // Carries the term that the last Attach was answered with.
+  // Returns a fence with the term that the last Attach was answered with.
   v1::Fence Fence() const;
 
   absl::Status Join();

@@ -26,30 +26,30 @@ struct ToyRun {
 //   parameters = - sum over i in [0, samples) of gradient(i), exactly.
 class ElasticToyState : public ElasticState {
  public:
-  // Some matrices and vectors of about `size` elements each.
+  // Makes some matrices and vectors of about `size` elements each.
   ElasticToyState(DType dtype, int size, int local_batch);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   int64_t samples() const { return samples_; }
   const std::vector<ToyRun>& runs() const { return runs_; }
 
-  // This rank's gradient of the next step, times the world size, so that the
-  // mean over the ranks is the sum of all their samples.
+  // Returns this rank's gradient of the next step, times the world size, so
+  // that the mean over the ranks is the sum of all their samples.
   std::vector<double> Gradient(int rank, int world_size) const;
-  // The elements of parameter `index` in what Gradient returns.
+  // Returns the offset of parameter `index` in what Gradient returns.
   int64_t OffsetOf(int index) const;
 
   // Takes the step: `averages` by parameter.
   void Step(const std::vector<Span>& averages, int64_t generation,
             int world_size);
 
-  // Whether the parameters are what they should be, to the last bit.
+  // Returns whether the parameters are exact, to the last bit.
   bool Exact() const;
-  // What the parameters lack of that, element by element.
+  // Returns the difference from the exact parameters, element by element.
   std::vector<double> Missing() const;
-  // The largest of it.
+  // Returns the largest of these differences.
   double Distance() const;
-  // All bits of the parameters, in order.
+  // Returns all bits of the parameters, in order.
   std::string Bits() const { return bits_; }
 
   int64_t step() const override { return step_; }
@@ -60,7 +60,7 @@ class ElasticToyState : public ElasticState {
 
  private:
   Span Parameter(int index);
-  // The sum of the samples' gradients.
+  // Returns the sum of the samples' gradients.
   std::vector<double> SumOf(int64_t first, int64_t count) const;
   std::vector<double> Values() const;
 

@@ -20,10 +20,11 @@ class Tally : public ::torch::nn::Module {
  public:
   explicit Tally(int64_t rows);
 
-  // Its gradient is `weight` at the row.
+  // Returns a loss whose gradient is `weight` at the row.
   ::torch::Tensor Loss(int64_t row, double weight);
-  // DATA_LOSS names the first row below `rows` that was not used exactly once,
-  // one of `dropped` that was used, or one from `rows` on that was.
+  // Fails with DATA_LOSS, naming the first row below `rows` that was not used
+  // exactly once, one of `dropped` that was used, or one from `rows` on that
+  // was.
   absl::Status CheckUsedOnce(int64_t rows,
                              const std::set<int64_t>& dropped) const;
 
@@ -52,8 +53,9 @@ struct TallyResult {
 };
 
 // The body of an ElasticTraining that tallies: each micro-batch of each rank
-// uses one row, the next that no other has used. DATA_LOSS: the stream "peek"
-// stands elsewhere than the program's own count of its windows.
+// uses one row, the next that no other has used. Fails with DATA_LOSS if the
+// position of the stream "peek" differs from the program's own count of its
+// windows.
 absl::Status TrainTally(const TallyTraining& training, Tally& tally,
                         ElasticTraining& t, TallyResult* result);
 

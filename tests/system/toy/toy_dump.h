@@ -18,7 +18,7 @@ namespace coxswain {
 // line "STEP PARAMETER COUNT", then the elements as doubles.
 class ToyDumpWriter {
  public:
-  // UNAVAILABLE if the file cannot be written.
+  // Fails with UNAVAILABLE if the file cannot be written.
   absl::Status Open(const std::string& path);
   bool is_open() const { return file_.is_open(); }
 
@@ -32,12 +32,13 @@ class ToyDumpWriter {
 // By step and parameter.
 using ToyDump = std::map<std::pair<int64_t, std::string>, std::vector<double>>;
 
-// DATA_LOSS if the file is torn.
+// Fails with DATA_LOSS if the file is torn.
 absl::StatusOr<ToyDump> ReadToyDump(const std::string& path);
 
 std::vector<double> ToDoubles(const Span& span);
 
-// The 2-norm of the difference over that of `a`; infinite for other sizes.
+// Returns the 2-norm of the difference over that of `a`; infinite for other
+// sizes.
 double RelativeDifference(const std::vector<double>& a,
                           const std::vector<double>& b);
 

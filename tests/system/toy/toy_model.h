@@ -43,7 +43,7 @@ class ToyModel {
   explicit ToyModel(const ToyModelOptions& options);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
-  // By parameter.
+  // Return the elements of a parameter, and of its gradient.
   Span Parameter(int index) { return Whole(index, &parameters_); }
   Span Gradient(int index) { return Whole(index, &gradients_); }
 
@@ -61,11 +61,11 @@ class ToyModel {
   void SpoilGradients();
   bool GradientsAreFinite();
 
-  // A step of SGD with this gradient of parameter `index`.
+  // Makes a step of SGD with this gradient of parameter `index`.
   void Descend(int index, const Span& gradient);
 
-  // The bits of all parameters, in order, and back; false if the size is not
-  // theirs.
+  // Bytes returns the bits of all parameters, in order; SetBytes sets them, and
+  // returns false if the size is not theirs.
   std::string Bytes() const;
   bool SetBytes(const std::string& bytes);
 

@@ -18,16 +18,17 @@ class ToyReference {
 
   static ToyModelOptions Float64();
 
-  // The model's gradient over all samples of these batches, in any order.
+  // Computes the model's gradient over all samples of these batches, in any
+  // order.
   void ComputeGradients(std::vector<ToyBatch> batches);
-  // What a job has dumped of `step` compared with that: the largest relative
-  // difference of all parameters, infinite if one is not there.
+  // Returns the largest relative difference of all parameters from what a job
+  // has dumped of `step`; infinite if a parameter is missing.
   double DifferenceFrom(const ToyDump& dump, int64_t step);
-  // An optimizer step.
+  // Makes an optimizer step.
   void Descend();
 
-  // All three, for one step after the other from `first_step`: the largest
-  // difference of all.
+  // Does all three, for one step after the other from `first_step`; returns the
+  // largest difference of all.
   double Follow(const ToyDump& dump, int64_t first_step,
                 const std::vector<std::vector<ToyBatch>>& steps);
 
@@ -35,7 +36,7 @@ class ToyReference {
   ToyModel model_;
 };
 
-// The steps of which a dump holds gradients, in order.
+// Returns the steps of which a dump holds gradients, in order.
 std::vector<int64_t> StepsOf(const ToyDump& dump);
 
 }  // namespace coxswain

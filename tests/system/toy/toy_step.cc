@@ -24,7 +24,7 @@ absl::Status ToyTraining::Step(const WindowSum& sum) {
   COXSWAIN_RETURN_IF_ERROR(SpoilBefore(sum));
   const schedule::Ticket ticket = TicketOf(sum);
   if (options_.skip_sync.At(session_.rank(), sum.step)) {
-    SayOfRank(absl::StrCat("leaves out step ", sum.step));
+    PrintOfRank(absl::StrCat("leaves out step ", sum.step));
     step_ = sum.step + 1;
     model_.ClearGradients();
     return absl::OkStatus();
@@ -74,9 +74,9 @@ schedule::Ticket ToyTraining::TicketOf(const WindowSum& sum) {
     ticket.skip = kRefusal;
   }
   if (options_.windows) {
-    SayOfRank(absl::StrCat("window ", sum.step, " of ", sum.micro_batches, "/",
-                           sum.window, " weight ", sum.weight, " plan ",
-                           accumulator_->plan().version));
+    PrintOfRank(absl::StrCat("window ", sum.step, " of ", sum.micro_batches,
+                             "/", sum.window, " weight ", sum.weight, " plan ",
+                             accumulator_->plan().version));
   }
   return ticket;
 }
@@ -102,7 +102,7 @@ absl::Status ToyTraining::Exchange(const WindowSum& sum,
 absl::Status ToyTraining::Apply(const schedule::Decision& decision) {
   if (!decision.commit) {
     reducer_->Rollback();
-    SayOfRank(absl::StrCat("skips step ", step_ - 1, ": ", decision.reason));
+    PrintOfRank(absl::StrCat("skips step ", step_ - 1, ": ", decision.reason));
     return absl::OkStatus();
   }
   if (dump_.is_open()) COXSWAIN_RETURN_IF_ERROR(Dump());
@@ -124,7 +124,7 @@ absl::Status ToyTraining::EndStep(const schedule::Decision& decision) {
   if (step_ % options_.report_every == 0) Report();
   if (step_ == options_.save_at) COXSWAIN_RETURN_IF_ERROR(Save());
   if (!decision.stop.empty()) {
-    SayOfRank(
+    PrintOfRank(
         absl::StrCat("stops after step ", step_ - 1, ": ", decision.stop));
     stopped_ = true;
   }
@@ -135,9 +135,9 @@ absl::Status ToyTraining::ChangePlan(const schedule::Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(ChangeHook(plan));
   COXSWAIN_RETURN_IF_ERROR(accumulator_->ChangePlan(plan));
   COXSWAIN_RETURN_IF_ERROR(reducer_->ChangePlan(plan));
-  SayOfRank(absl::StrCat("plan ", plan.version, " from step ", step_,
-                         ": accumulation ", plan.accumulation_steps, " hook ",
-                         hook_->spec()));
+  PrintOfRank(absl::StrCat("plan ", plan.version, " from step ", step_,
+                           ": accumulation ", plan.accumulation_steps, " hook ",
+                           hook_->spec()));
   return absl::OkStatus();
 }
 
@@ -177,7 +177,7 @@ absl::Status ToyTraining::SpoilBefore(const WindowSum& sum) {
 absl::Status ToyTraining::WaitAtLatch(absl::string_view where) const {
   const int fd = open(options_.latch.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, options_.latch);
-  SayOfRank(where);
+  PrintOfRank(where);
   char byte;
   while (read(fd, &byte, 1) < 0 && errno == EINTR) {
   }

@@ -28,14 +28,14 @@ absl::Status ToyTraining::Run() {
     const int64_t length = options_.batches[rank % options_.batches.size()];
     batches_ = epoch * length;  // also where not all of the last were begun
     COXSWAIN_RETURN_IF_ERROR(Epoch(length));
-    SayOfRank(absl::StrCat("ends epoch ", epoch, " after step ", step_));
+    PrintOfRank(absl::StrCat("ends epoch ", epoch, " after step ", step_));
   }
   return absl::OkStatus();
 }
 
 absl::Status ToyTraining::Connect() {
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_.World());
-  SayOfRank(absl::StrCat("through ", world_->communicator().backend()));
+  PrintOfRank(absl::StrCat("through ", world_->communicator().backend()));
   if (session_.plan().terms.sync_each_batch) {
     return absl::UnimplementedError("this program exchanges whole windows");
   }
@@ -119,7 +119,7 @@ absl::Status ToyTraining::EndOfData() {
   if (rest.micro_batches > 0 && terms.tail == schedule::TailPolicy::kFlush) {
     COXSWAIN_RETURN_IF_ERROR(Step(rest));
   } else if (rest.micro_batches > 0) {
-    SayOfRank(absl::StrCat("drops ", rest.micro_batches, " micro-batches"));
+    PrintOfRank(absl::StrCat("drops ", rest.micro_batches, " micro-batches"));
     model_.ClearGradients();
     in_window_ = false;
   }
@@ -186,7 +186,7 @@ absl::Status ToyTraining::Evaluate() {
     COXSWAIN_RETURN_IF_ERROR(
         accumulator_->BeginMicroBatch(stream, begin).status());
   }
-  SayOfRank(absl::StrCat("evaluates on ", session_.rank() + 1));
+  PrintOfRank(absl::StrCat("evaluates on ", session_.rank() + 1));
   ++evaluations_;
   if (stream == schedule::kTrainStream)
     return absl::OkStatus();  // as one should not
@@ -202,7 +202,7 @@ absl::Status ToyTraining::Evaluate() {
   return gate->Decide({}).status();
 }
 
-void ToyTraining::SayOfRank(absl::string_view what) const {
+void ToyTraining::PrintOfRank(absl::string_view what) const {
   PrintLine(absl::StrCat("rank ", session_.rank(), " ", what));
 }
 
@@ -212,7 +212,7 @@ void ToyTraining::Report() const {
     absl::StrAppend(&line, " digest ",
                     absl::Hex(Crc32c(model_.Bytes()), absl::kZeroPad8));
   }
-  SayOfRank(line);
+  PrintOfRank(line);
 }
 
 }  // namespace coxswain

@@ -48,7 +48,7 @@ class ToyTraining {
   absl::Status Evaluate();
   bool over() const;
 
-  // The exchange of a window, and what follows it.
+  // Exchanges a window, and does what follows it.
   absl::Status Step(const WindowSum& sum);
   schedule::Ticket TicketOf(const WindowSum& sum);
   absl::Status Exchange(const WindowSum& sum, const schedule::Ticket& ticket);
@@ -58,11 +58,11 @@ class ToyTraining {
   absl::Status ChangeHook(const schedule::Plan& plan);
   absl::Status Dump();
 
-  // What goes wrong, or waits.
+  // Makes the trouble or the pause that the options ask for.
   absl::Status SpoilBefore(const WindowSum& sum);
   absl::Status WaitAtLatch(absl::string_view where) const;
 
-  void SayOfRank(absl::string_view what) const;
+  void PrintOfRank(absl::string_view what) const;
   void Report() const;
 
   const ToyOptions& options_;
