@@ -61,7 +61,7 @@ def about(seconds):
 
 class Terminal:
     """Progress on stderr: one line that changes on a terminal (unless TERM
-    calls it dumb), otherwise a line per benchmark. Once one is done it says
+    calls it dumb), otherwise a line per benchmark. Once one is done it shows
     about how long the others take."""
 
     WIDTH = 16

@@ -131,7 +131,7 @@ class SelectTest(unittest.TestCase):
         self.assertEqual(len(selected), 3)
         self.assertEqual(unknown, [])
 
-    def test_what_names_nothing_is_told(self):
+    def test_unknown_names_are_reported(self):
         self.assertEqual(
             bench.select(["copy", "cast", "x*"], self.known)[1], ["cast", "x*"]
         )
@@ -175,7 +175,7 @@ class DriverTest(unittest.TestCase):
         code, _, error = self.main("copy*", "--samples", "3", "c*", "--check")
         self.assertEqual((code, error), (0, ""))
 
-    def test_progress_says_how_long_the_rest_takes(self):
+    def test_progress_shows_how_long_the_rest_takes(self):
         for seconds, words in ((0.2, "1s"), (59, "59s"), (600, "10m"),
                                (11400, "3h10m")):
             self.assertEqual(bench.about(seconds), words)

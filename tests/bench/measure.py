@@ -15,7 +15,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 class Row:
     """One line of the table: ours against a peer.
 
-    The ratio says how many times better ours is: peer / ours where less is
+    The ratio is how many times better ours is: peer / ours where less is
     better (a time, bytes), ours / peer otherwise (a bandwidth). The goal is
     the least ratio that will do; None for a row that only informs. An exact
     row is met only if the two are equal.
@@ -82,7 +82,7 @@ class Context:
     """What a benchmark is given.
 
     native: the library under test (native.py).
-    progress: says a short text on one line of the terminal.
+    progress: shows a short text on one line of the terminal.
     samples: how many rounds to take; None for what the benchmark suggests.
     clock: seconds, monotonic.
     worker: the program worker/main.cc, for benchmarks of several processes.

@@ -1,6 +1,6 @@
 """The library under test, as declared in library.cc.
 
-Memory is passed as addresses (a torch tensor's data_ptr()); whoever passes it
+Memory is passed as addresses (a torch tensor's data_ptr()); the caller
 keeps it alive. A failure raises NativeError with the library's own message.
 """
 

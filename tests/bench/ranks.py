@@ -1,5 +1,5 @@
-"""Ranks of a small job, each a process, that take one step at a time when
-told: worker/main.cc, or torch_worker.py."""
+"""Ranks of a small job, each a process, that take one step at a time on
+request: worker/main.cc, or torch_worker.py."""
 
 import json
 import os
@@ -67,7 +67,7 @@ class Ranks:
                 process.stdin.write(command + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # what it said is on stderr, and its answer is missing
+                pass  # its output is on stderr, and its answer is missing
         answers = [process.stdout.readline() for process in self._processes]
         if not all(answers):
             raise RankError("a rank ended at the command '%s'" % command)

@@ -38,7 +38,7 @@ HOOKS = ("allreduce", "powersgd(rank=2,start_step=20)")
 
 
 class Unable(Exception):
-    """This machine cannot do it; the message says why."""
+    """This machine cannot do it; the message is the reason."""
 
 
 def command(*words):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The example in C trains, as its README says."""
+"""The example in C trains as in its README."""
 
 import re
 import subprocess

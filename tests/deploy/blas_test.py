@@ -73,7 +73,7 @@ class BlasTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         return re.findall(r"threads: (\d+)", done.stdout)
 
-    def test_a_rank_has_one_thread_unless_the_user_says_otherwise(self):
+    def test_a_rank_has_one_thread_unless_the_user_sets_another(self):
         self.assertEqual(self.threads_of_ranks(), ["1", "1"])
         for name in SETTINGS:
             self.assertEqual(

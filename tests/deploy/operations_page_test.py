@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of docs/operations.md do what the page says.
+"""The commands of docs/operations.md do what the page describes.
 
 They run as they stand there, in one shell and an empty folder, on ports that
 are free.
@@ -89,17 +89,17 @@ class PageTest(unittest.TestCase):
                          PATH=os.path.dirname(COXSWAIN) + ":"
                          + os.environ["PATH"])) as page:
             try:
-                said, _ = page.communicate(timeout=TIMEOUT_S)
+                output, _ = page.communicate(timeout=TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 page.terminate()
-                said, _ = page.communicate(timeout=30)
-                said += "\nit took more than %d s" % TIMEOUT_S
+                output, _ = page.communicate(timeout=30)
+                output += "\nit took more than %d s" % TIMEOUT_S
         logs = self.read("coordinator.log") + self.read("train.log")
-        self.assertEqual(page.returncode, 0, said + logs)
+        self.assertEqual(page.returncode, 0, output + logs)
         at = 0
         for words in EXPECTED:
-            found = re.compile(words, re.MULTILINE).search(said, at)
-            self.assertTrue(found, "%r is missing: %s" % (words, said + logs))
+            found = re.compile(words, re.MULTILINE).search(output, at)
+            self.assertTrue(found, "%r is missing: %s" % (words, output + logs))
             at = found.end()
 
 

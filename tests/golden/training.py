@@ -44,7 +44,7 @@ class Net(nn.Module):
         self.branches = branches
         if branches:
             self.branch = nn.Linear(12, 12)
-            self.idle = nn.Linear(3, 2)  # nobody uses it
+            self.idle = nn.Linear(3, 2)  # no pass uses it
         self.out = nn.Linear(12, 4)
         self.scale = nn.Parameter(torch.ones(()))
         self.double()
@@ -115,7 +115,7 @@ CASES = {
 
 
 def uses_branch(step, micro, rank):
-    """In turn nobody, rank 0, rank 1, both; in the first pass of a step only,
+    """In turn no rank, rank 0, rank 1, both; in the first pass of a step only,
     which need not be the one that exchanges."""
     return micro == 0 and step % 4 in (rank + 1, 3)
 

@@ -11,7 +11,7 @@ check() {
   output=$("$@" 2>&1)
   status=$?
   if [ $status -ne "$expected" ] || [[ $output != *"$words"* ]]; then
-    echo "$name: exit status $status (expected $expected), and said:"
+    echo "$name: exit status $status (expected $expected), output:"
     echo "$output"
     exit 1
   fi

@@ -22,7 +22,7 @@ from scene_support import (
     plan_set,
     raised,
     samples,
-    stand_still,
+    stall,
 )
 
 warnings.simplefilter("ignore")
@@ -288,23 +288,23 @@ def refusals(session):
     attach = coxswain.accelerate.attach
     bad = coxswain.InvalidArgument
 
-    def said(error, *texts):
+    def mentions(error, *texts):
         for text in texts:
             check(text in str(error), text, error)
         check("\n" not in str(error), error)
 
     accelerator = renewed(gradient_accumulation_steps=4)
-    said(raised(bad, attach, None), "accelerate.Accelerator", "NoneType")
-    said(raised(bad, attach, accelerator, exchange="nccl"), "'torch'"[1:-1])
+    mentions(raised(bad, attach, None), "accelerate.Accelerator", "NoneType")
+    mentions(raised(bad, attach, accelerator, exchange="nccl"), "'torch'"[1:-1])
     for kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"):
         accelerator.state.distributed_type = kind
-        said(
+        mentions(
             raised(bad, attach, accelerator), kind, "DistributedDataParallel"
         )
     accelerator = renewed(gradient_accumulation_steps=3)
-    said(raised(bad, attach, accelerator), "=3", "accumulation=4", "3})")
+    mentions(raised(bad, attach, accelerator), "=3", "accumulation=4", "3})")
     refused = raised(coxswain.Error, attach, accelerator, plan={"tail": "drop"})
-    said(refused, "init()")
+    mentions(refused, "init()")
     for given, texts in (
         ({"comm_hook": "fp17"}, ["'fp17'", "batched_power_sgd"]),
         ({"comm_wrapper": "fp16"}, ["no comm_hook"]),
@@ -316,23 +316,23 @@ def refusals(session):
         accelerator = renewed(
             kwargs_handlers=[DistributedDataParallelKwargs(**given)]
         )
-        said(raised(bad, attach, accelerator), *texts)
+        mentions(raised(bad, attach, accelerator), *texts)
     accelerator = renewed()
     attach(accelerator)
-    said(raised(coxswain.Error, attach, accelerator), "already")
+    mentions(raised(coxswain.Error, attach, accelerator), "already")
     accelerator = renewed()
     accelerator.prepare(network())
-    said(raised(coxswain.Error, attach, accelerator), "before prepare()")
+    mentions(raised(coxswain.Error, attach, accelerator), "before prepare()")
     accelerator = renewed()
     del accelerator.ddp_handler  # As if it had another name.
-    said(
+    mentions(
         raised(bad, attach, accelerator), "not known", "ddp_handler",
         "accelerate ",
     )
     AcceleratorState._reset_state(reset_partial_state=True)
     os.environ["LOCAL_RANK"] = "-1"
     os.environ["WORLD_SIZE"] = "1"
-    said(
+    mentions(
         raised(coxswain.Error, attach, Accelerator(cpu=True)),
         "rank 0 of 1", "before Accelerator()",
     )
@@ -361,11 +361,11 @@ def killed():
 
 
 def stalled():
-    stands_still(lambda: stand_still(threading.Event().wait))
+    stands_still(lambda: stall(threading.Event().wait))
 
 
 def stopped():
-    stands_still(stand_still)
+    stands_still(stall)
 
 
 def stands_still(stand):

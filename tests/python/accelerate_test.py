@@ -27,9 +27,9 @@ class TogetherTest(unittest.TestCase):
         self.scenes.of("together")
 
     def test_a_count_that_slips_is_named_and_goes_by_unseen_without(self):
-        said = set(self.scenes.named("alone"))
-        self.assertEqual(len(said), 1, said)
-        steps, right, steps_of_slip, wrong = said.pop().split()
+        output = set(self.scenes.named("alone"))
+        self.assertEqual(len(output), 1, output)
+        steps, right, steps_of_slip, wrong = output.pop().split()
         self.assertEqual(steps, steps_of_slip)
         self.assertNotEqual(right, wrong)
 
@@ -47,8 +47,8 @@ class TogetherTest(unittest.TestCase):
         self.assert_named_in_time("stopped")
 
     def assert_named_in_time(self, scene):
-        said = self.scenes.of(scene, done=1)
-        line, took = torch_ranks.named_in(said, "STANDS")
+        output = self.scenes.of(scene, done=1)
+        line, took = torch_ranks.named_in(output, "STANDS")
         self.assertRegex(line, r"\(1,\).*rank 1")
         self.assertGreater(took, 1.9)
         self.assertLess(took, torch_ranks.IN_TIME_S)
@@ -85,15 +85,15 @@ class AccelerateTest(unittest.TestCase):
                 coordinator.set_plan("mnist", "accumulation=2")
                 ranks.line("EPOCH .* 2$", timeout=60)
                 open(enough, "w").close()
-                self.assertEqual(ranks.end(), 0, ranks.said)
-                self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
+                self.assertEqual(ranks.end(), 0, ranks.output)
+                self.assertEqual(ranks.output.count("DONE"), 2, ranks.output)
 
     def test_a_program_of_torchrun_joins_by_attach(self):
         with torch_ranks.Serve() as coordinator, torch_ranks.torchrun(
             SCRIPT, "joins", coordinator
         ) as ranks:
-            self.assertEqual(ranks.end(), 0, ranks.said)
-            self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
+            self.assertEqual(ranks.end(), 0, ranks.output)
+            self.assertEqual(ranks.output.count("DONE"), 2, ranks.output)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,14 @@ class ExamplesTest(unittest.TestCase):
             "--samples", "4000",
         ]
         with Program(command, torch_ranks.environment()) as ranks:
-            self.assertEqual(ranks.end(), 0, ranks.said)
-            found = re.search(r": (\d+) steps, accuracy ([\d.]+)%", ranks.said)
-            self.assertIsNotNone(found, ranks.said)
+            self.assertEqual(ranks.end(), 0, ranks.output)
+            found = re.search(
+                r": (\d+) steps, accuracy ([\d.]+)%", ranks.output)
+            self.assertIsNotNone(found, ranks.output)
             # 63 batches on each of 2 ranks, the last window of which is short.
-            self.assertEqual(int(found[1]), 16, ranks.said)
+            self.assertEqual(int(found[1]), 16, ranks.output)
             # By chance it would be 10%.
-            self.assertGreater(float(found[2]), 40, ranks.said)
+            self.assertGreater(float(found[2]), 40, ranks.output)
 
     def test_distributed_data_parallel(self):
         self.assert_trains("ddp")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The package without a coordinator: its imports, its view of the C interface,
-and what it says when the library is missing or refuses something."""
+and its errors when the library is missing or refuses something."""
 
 import array
 import ast
@@ -68,8 +68,8 @@ class ImportTest(unittest.TestCase):
             "maps = open('/proc/self/maps').read()\n"
             "assert 'libcoxswain_c' not in maps\n"
         )
-        status, _, said = run(code)
-        self.assertEqual((status, said), (0, ""))
+        status, _, output = run(code)
+        self.assertEqual((status, output), (0, ""))
 
     def test_is_of_python_3_9_and_the_standard_library(self):
         core = [
@@ -104,10 +104,10 @@ class ImportTest(unittest.TestCase):
 class LibraryTest(unittest.TestCase):
     def test_a_missing_library_is_one_sentence(self):
         use = "import coxswain; coxswain.canonical_hook('noop')"
-        status, _, said = run(use)
+        status, _, output = run(use)
         self.assertEqual(status, 1)
         self.assertRegex(
-            said.splitlines()[-1],
+            output.splitlines()[-1],
             r"^ImportError: libcoxswain_c.so is not installed beside the "
             r"package .* set COXSWAIN_LIBRARY to its path$",
         )
@@ -115,10 +115,10 @@ class LibraryTest(unittest.TestCase):
     def test_another_file_is_one_sentence(self):
         use = "import coxswain; coxswain.canonical_hook('noop')"
         for path in ("/nowhere/x.so", __file__, "libc.so.6"):
-            status, _, said = run(use, COXSWAIN_LIBRARY=path)
+            status, _, output = run(use, COXSWAIN_LIBRARY=path)
             self.assertEqual(status, 1, path)
             self.assertRegex(
-                said.splitlines()[-1],
+                output.splitlines()[-1],
                 "^ImportError: .*%s is no library of Coxswain that can be "
                 "loaded: " % re.escape(path),
             )
@@ -130,10 +130,10 @@ class LibraryTest(unittest.TestCase):
             "_library.library()\n"
         )
         for needed, ok in (("1, 1", True), ("2, 0", False), ("1, 9", False)):
-            status, _, said = run(use % needed, COXSWAIN_LIBRARY=LIBRARY)
-            self.assertEqual(status == 0, ok, said)
+            status, _, output = run(use % needed, COXSWAIN_LIBRARY=LIBRARY)
+            self.assertEqual(status == 0, ok, output)
             if not ok:
-                self.assertIn("this package needs", said.splitlines()[-1])
+                self.assertIn("this package needs", output.splitlines()[-1])
 
     def test_sees_the_functions_and_structs_of_the_header(self):
         with open("capi/coxswain.h", encoding="utf-8") as file:
@@ -239,8 +239,8 @@ class ErrorsTest(unittest.TestCase):
 
 
 class CallTest(unittest.TestCase):
-    def test_a_second_signal_does_not_keep_it_from_being_given_up(self):
-        said = []
+    def test_a_second_signal_does_not_keep_it_from_being_cancelled(self):
+        output = []
 
         class Library:
             def cx_begin(self, place):
@@ -248,12 +248,12 @@ class CallTest(unittest.TestCase):
                 return _library.AGAIN
 
             def cx_wait(self, place):
-                said.append("wait")
+                output.append("wait")
                 raise KeyboardInterrupt("first")
 
             def cx_cancel(self, place):
-                said.append("cancel")
-                if said.count("cancel") == 1:
+                output.append("cancel")
+                if output.count("cancel") == 1:
                     raise KeyboardInterrupt("second")
                 place._obj.value = 0
                 return 0
@@ -261,7 +261,7 @@ class CallTest(unittest.TestCase):
         with mock.patch.object(_library, "library", Library):
             with self.assertRaisesRegex(KeyboardInterrupt, "second"):
                 _library.call("cx_begin")
-        self.assertEqual(said, ["wait", "cancel", "cancel"])
+        self.assertEqual(output, ["wait", "cancel", "cancel"])
 
 
 class HooksTest(unittest.TestCase):

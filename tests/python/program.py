@@ -12,8 +12,8 @@ TIMEOUT_S = 240
 
 
 class Program:
-    """A program whose lines are read as they come. It is gone, with all that
-    it has started in its session, when the block ends."""
+    """A program whose lines are read as they come. It has ended, with all
+    that it has started in its session, when the block ends."""
 
     def __init__(self, command, environment):
         self._process = subprocess.Popen(
@@ -44,7 +44,7 @@ class Program:
             self._changed.notify_all()
 
     @property
-    def said(self):
+    def output(self):
         with self._changed:
             return "".join(self._lines)
 
@@ -65,7 +65,7 @@ class Program:
                 self._changed.wait(left)
         raise AssertionError(
             "no line with %r within %d s of:\n%s"
-            % (pattern, timeout, self.said)
+            % (pattern, timeout, self.output)
         )
 
     def end(self, timeout=TIMEOUT_S):
@@ -74,7 +74,7 @@ class Program:
             status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise AssertionError(
-                "not over within %d s:\n%s" % (timeout, self.said)
+                "not over within %d s:\n%s" % (timeout, self.output)
             ) from None
         self._reader.join(5)
         return status

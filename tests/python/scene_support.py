@@ -65,14 +65,14 @@ def plan_set(session, *changes):
     )
 
 
-def stand_still(stand=lambda: os.kill(os.getpid(), signal.SIGSTOP)):
-    """Goes no further, and says since when."""
+def stall(stand=lambda: os.kill(os.getpid(), signal.SIGSTOP)):
+    """Prints the time, and goes no further."""
     print("STANDS %.3f" % time.monotonic(), flush=True)
     stand()
 
 
 def names_the_other(session, kind, train):
-    """Trains until the error that rank 1 is the reason of; says it, and ends
+    """Trains until the error that rank 1 causes; prints it, and ends
     that rank."""
     session.store.set("pid/%d" % session.rank, str(os.getpid()))
     other = int(session.store.get("pid/1", timeout=60))
@@ -106,7 +106,7 @@ def _is_here(name):
     if child:
         os.waitpid(child, 0)
         return False
-    # A scene that hangs says where it does.
+    # A scene that hangs shows where.
     faulthandler.dump_traceback_later(_TIMEOUT_S, exit=True)
     path = os.path.join(
         os.environ["SCENES_FOLDER"],

@@ -33,27 +33,27 @@ def scene(name, ranks=2):
 class SessionTest(unittest.TestCase):
     def assert_done(self, name, ranks=2):
         done = scene(name, ranks)
-        said = done.stdout + done.stderr
-        self.assertEqual(done.stdout.count("DONE"), ranks, said)
-        return done, said
+        output = done.stdout + done.stderr
+        self.assertEqual(done.stdout.count("DONE"), ranks, output)
+        return done, output
 
     def assert_named(self, name, text):
-        """One rank fails, and the other is told which one, and why."""
+        """One rank fails, and the other's error names it and the reason."""
         done = scene(name)
-        said = done.stdout + done.stderr
-        self.assertNotEqual(done.returncode, 0, said)
+        output = done.stdout + done.stderr
+        self.assertNotEqual(done.returncode, 0, output)
         named = re.findall(r"NAMED (.*)", done.stdout)
-        self.assertEqual(len(named), 1, said)
+        self.assertEqual(len(named), 1, output)
         self.assertIn("rank 1", named[0])
         self.assertRegex(named[0], text)
 
     def test_ranks_share_exchange_and_decide(self):
-        done, said = self.assert_done("together")
-        self.assertEqual(done.returncode, 0, said)
+        done, output = self.assert_done("together")
+        self.assertEqual(done.returncode, 0, output)
 
     def test_a_window_of_several_exchanges_is_one_step(self):
-        done, said = self.assert_done("windows")
-        self.assertEqual(done.returncode, 0, said)
+        done, output = self.assert_done("windows")
+        self.assertEqual(done.returncode, 0, output)
 
     def test_a_rank_whose_count_slips_is_named_on_all(self):
         self.assert_done("slip")
@@ -62,28 +62,28 @@ class SessionTest(unittest.TestCase):
         self.assert_done("parameters")
 
     def test_ranks_go_on_in_the_next_generation(self):
-        done, said = self.assert_done("rejoins")
-        self.assertEqual(done.returncode, 0, said)
+        done, output = self.assert_done("rejoins")
+        self.assertEqual(done.returncode, 0, output)
 
     def test_a_killed_rank_is_named(self):
         self.assert_named("killed", "killed by signal 9")
 
-    def test_an_exception_is_told_to_the_others(self):
+    def test_an_exception_is_reported_to_the_others(self):
         self.assert_named("fails", "ValueError: no luck")
 
-    def test_an_exception_that_is_no_utf8_is_told_to_the_others(self):
+    def test_an_exception_that_is_no_utf8_is_reported_to_the_others(self):
         self.assert_named("fails_oddly", r"ValueError: no\? luck")
 
     def test_a_rank_that_exits_without_leaving_is_named(self):
         self.assert_named("forgets", "exited without cx_leave")
 
     def test_a_signal_ends_every_wait(self):
-        done, said = self.assert_done("interrupted", ranks=1)
-        self.assertEqual(done.returncode, 0, said)
+        done, output = self.assert_done("interrupted", ranks=1)
+        self.assertEqual(done.returncode, 0, output)
 
     def test_a_forked_process_leaves_the_session_alone(self):
-        done, said = self.assert_done("forked")
-        self.assertEqual(done.returncode, 0, said)
+        done, output = self.assert_done("forked")
+        self.assertEqual(done.returncode, 0, output)
 
 
 if __name__ == "__main__":

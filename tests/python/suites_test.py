@@ -29,10 +29,10 @@ def suite(script, *arguments, plan=None, **more):
 class SuitesTest(unittest.TestCase):
     def assert_passed(self, ranks, names):
         with ranks:
-            self.assertEqual(ranks.end(), 0, ranks.said)
-            lines = ranks.said.splitlines()
+            self.assertEqual(ranks.end(), 0, ranks.output)
+            lines = ranks.output.splitlines()
             for name in names:
-                self.assertEqual(lines.count("OK " + name), 2, ranks.said)
+                self.assertEqual(lines.count("OK " + name), 2, ranks.output)
 
     def test_cases_of_torch(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,7 @@ from torch_python import torch_python
 
 CLI = os.path.abspath("cli/coxswain")
 SCENES = os.path.abspath("tests/python")
-# Who stands still with progress_timeout=2s is named 2 s after that; a machine
+# A stalled rank is named after progress_timeout=2s; a machine
 # that is overloaded has some more.
 IN_TIME_S = 2 + 2 + 4
 
@@ -68,11 +68,11 @@ def torchrun(script, name, coordinator):
     )
 
 
-def named_in(said, what):
-    """Returns what a rank said once it had an error, and how many seconds
+def named_in(output, what):
+    """Returns the output of a rank once it had an error, and how many seconds
     after another one did something."""
-    began = float(re.search(what + " (.*)", said).group(1))
-    found = re.search("NAMED ([0-9.]+) .*", said)
+    began = float(re.search(what + " (.*)", output).group(1))
+    found = re.search("NAMED ([0-9.]+) .*", output)
     took = float(found.group(1)) - began
     print("%s was named after %.2f s" % (what, took))
     return found.group(), took
@@ -81,7 +81,7 @@ def named_in(said, what):
 def named_after(ranks, what):
     """Returns the same of ranks that have it before them."""
     ranks.line("NAMED", timeout=120)
-    return named_in(ranks.said, what)
+    return named_in(ranks.output, what)
 
 
 class Serve:
@@ -113,7 +113,7 @@ class Serve:
             environment(),
         ) as command:
             if command.end(60) != 0:
-                raise AssertionError(command.said)
+                raise AssertionError(command.output)
 
     def __enter__(self):
         return self
@@ -124,37 +124,37 @@ class Serve:
 
 
 class Scenes:
-    """What two ranks said in each of several scenes of a script, which are one
-    after the other in processes that are forked once torch is loaded."""
+    """The output of two ranks in each of several scenes of a script, which are
+    one after the other in processes that are forked once torch is loaded."""
 
     def __init__(self, script, *names, **more):
         with tempfile.TemporaryDirectory() as folder, scene(
             script, *names, SCENES_FOLDER=folder, **more
         ) as ranks:
             ranks.end()
-            self._log = ranks.said
-            self._said = {name: self._read(folder, name) for name in names}
+            self._log = ranks.output
+            self._outputs = {name: self._read(folder, name) for name in names}
 
     def _read(self, folder, name):
-        said = ""
+        output = ""
         for rank in range(2):
             try:
                 with open(os.path.join(folder, "%s.%d" % (name, rank))) as file:
-                    said += file.read()
+                    output += file.read()
             except FileNotFoundError:
-                said += "rank %d did not come to %s: %s\n" % (
+                output += "rank %d did not come to %s: %s\n" % (
                     rank, name, self._log
                 )
-        return said
+        return output
 
     def of(self, name, done=2):
-        """Returns what was said in a scene. Fails if it is not done by that
+        """Returns the output in a scene. Fails if it is not done by that
         many ranks."""
-        said = self._said[name]
-        if said.count("DONE") != done:
-            raise AssertionError(said)
-        return said
+        output = self._outputs[name]
+        if output.count("DONE") != done:
+            raise AssertionError(output)
+        return output
 
     def named(self, name, done=2):
-        """Returns what ranks said an error is, in a scene."""
+        """Returns the errors that ranks printed in a scene."""
         return re.findall("NAMED (.*)", self.of(name, done))

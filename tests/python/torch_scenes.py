@@ -481,7 +481,7 @@ def uneven_is_refused():
         print("NAMED", error, flush=True)
         cx.leave("refused", failed=True)
     else:
-        raise AssertionError("nobody objected")
+        raise AssertionError("no error was raised")
 
 
 def wrong_plan():

@@ -41,7 +41,7 @@ class TorchTest(unittest.TestCase):
     def test_a_plan_with_a_hook_and_a_wrong_hook_are_refused(self):
         self.scenes.of("wrong_plan")
 
-    def test_an_exception_that_nobody_catches_is_told_to_the_others(self):
+    def test_an_uncaught_exception_is_reported_to_the_others(self):
         named = self.scenes.named("uncaught", done=1)
         self.assertEqual(len(named), 1, named)
         self.assertIn("ValueError: no luck", named[0])

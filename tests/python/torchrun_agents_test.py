@@ -39,7 +39,7 @@ class AgentsTest(unittest.TestCase):
             self.addCleanup(agent.__exit__)
         await_training(agents, world_size=2)
         fails, done = agents
-        if "ATTEMPT" not in fails.said:
+        if "ATTEMPT" not in fails.output:
             done, fails = agents
         done.line("DONE", timeout=TRAINS_S)
         while done.children():
@@ -52,16 +52,16 @@ class AgentsTest(unittest.TestCase):
             fails, done = self.both_are_done_but_one(
                 scene, "--nnodes", "2", "--rdzv-conf", "join_timeout=5"
             )
-            self.assertEqual(fails.end(ENDS_S), 1, fails.said + done.said)
-            self.assertIn("RendezvousTimeoutError", fails.said)
-            self.assertEqual(done.end(ENDS_S), 0, fails.said + done.said)
+            self.assertEqual(fails.end(ENDS_S), 1, fails.output + done.output)
+            self.assertIn("RendezvousTimeoutError", fails.output)
+            self.assertEqual(done.end(ENDS_S), 0, fails.output + done.output)
 
     def test_a_node_that_fails_goes_on_alone_where_that_is_enough(self):
         with Scene() as scene:
             fails, done = self.both_are_done_but_one(scene, "--nnodes", "1:2")
-            self.assertEqual(fails.end(ENDS_S), 0, fails.said + done.said)
-            self.assertIn("DONE rank=0 world=1", fails.said)
-            self.assertEqual(done.end(ENDS_S), 0, fails.said + done.said)
+            self.assertEqual(fails.end(ENDS_S), 0, fails.output + done.output)
+            self.assertIn("DONE rank=0 world=1", fails.output)
+            self.assertEqual(done.end(ENDS_S), 0, fails.output + done.output)
 
     def test_a_coordinator_is_away_for_long(self):
         options = ("--nnodes", "2", "--max-restarts", "0")
@@ -76,7 +76,7 @@ class AgentsTest(unittest.TestCase):
             await_training([one, two], world_size=2)
             scene.finish()
             for agent in (one, two):
-                self.assertEqual(agent.end(ENDS_S), 0, agent.said)
+                self.assertEqual(agent.end(ENDS_S), 0, agent.output)
 
     def test_an_agent_whose_workers_do_not_end_comes_in_later(self):
         options = ("--nnodes", "1:2", "--max-restarts", "3")
@@ -91,7 +91,7 @@ class AgentsTest(unittest.TestCase):
             self.assertGreater(time.monotonic() - begun, 30)
             scene.finish()
             for agent in (one, two):
-                self.assertEqual(agent.end(ENDS_S), 0, agent.said)
+                self.assertEqual(agent.end(ENDS_S), 0, agent.output)
 
 
 if __name__ == "__main__":

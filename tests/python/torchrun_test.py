@@ -54,19 +54,19 @@ def variables(**changed):
 
 
 def refusals(options):
-    """Returns what the handler, or its maker, says to each of these."""
+    """Returns the error of the handler, or of its maker, for each of these."""
     code = (
         "import json, sys\n"
         "from torch.distributed.elastic.rendezvous import *\n"
         "from coxswain.torch.rendezvous import creator\n"
-        "said = []\n"
+        "errors = []\n"
         "for options in json.loads(sys.argv[1]):\n"
         "    try:\n"
         "        handler = creator()(RendezvousParameters(**options))\n"
         "        handler.next_rendezvous()\n"
         "    except (ValueError, RendezvousError) as error:\n"
-        "        said.append(str(error))\n"
-        "print(json.dumps(said))\n"
+        "        errors.append(str(error))\n"
+        "print(json.dumps(errors))\n"
     )
     done = subprocess.run(
         [torch_python(), "-c", code, json.dumps(options)],
@@ -82,7 +82,7 @@ def refusals(options):
 
 
 class VariablesTest(unittest.TestCase):
-    def test_say_who_a_worker_is(self):
+    def test_identify_a_worker(self):
         self.assertTrue(torchrun.is_worker(variables()))
         self.assertEqual(
             torchrun.join_arguments(variables()),
@@ -179,7 +179,7 @@ class RestartTest(unittest.TestCase):
             done = "DONE rank=[01] world=2 restarts=%d" % RESTARTS
             program.line(done, timeout=RESTART_S)
             program.line(done, timeout=RESTART_S)
-            self.assertEqual(program.end(RESTART_S), 0, program.said)
+            self.assertEqual(program.end(RESTART_S), 0, program.output)
             self.assertEqual(scene.workers(), [])
 
 
@@ -189,15 +189,15 @@ class RendezvousTest(unittest.TestCase):
         with Scene() as scene, scene.agent(
             "two", *options, how="fail=kill"
         ) as one, scene.agent("two", *options, how="fail=kill") as two:
-            self.assertEqual(one.end(120), 0, one.said + two.said)
-            self.assertEqual(two.end(120), 0, one.said + two.said)
-            said = one.said + two.said
-            self.assertEqual(said.count("FAILS kill"), 1, said)
+            self.assertEqual(one.end(120), 0, one.output + two.output)
+            self.assertEqual(two.end(120), 0, one.output + two.output)
+            output = one.output + two.output
+            self.assertEqual(output.count("FAILS kill"), 1, output)
             for rank in (0, 1):
                 self.assertEqual(
-                    said.count("DONE rank=%d world=2" % rank), 1, said
+                    output.count("DONE rank=%d world=2" % rank), 1, output
                 )
-            self.assertEqual(said.count("JOINED"), 4, said)
+            self.assertEqual(output.count("JOINED"), 4, output)
 
     def test_a_node_is_killed_and_another_one_comes(self):
         options = ("--nnodes", "1:2", "--max-restarts", "3")
@@ -212,8 +212,8 @@ class RendezvousTest(unittest.TestCase):
                 self._await_training([stays, comes], world_size=2)
                 self.assertEqual(len(scene.workers()), 2, scene.workers())
                 scene.finish()
-                self.assertEqual(stays.end(60), 0, stays.said)
-                self.assertEqual(comes.end(60), 0, comes.said)
+                self.assertEqual(stays.end(60), 0, stays.output)
+                self.assertEqual(comes.end(60), 0, comes.output)
             self.assertEqual(scene.workers(), [])
 
     def test_a_coordinator_is_started_again(self):
@@ -227,8 +227,8 @@ class RendezvousTest(unittest.TestCase):
             scene.finish()
             # Neither has met the other again: there was no other attempt.
             for agent in (one, two):
-                self.assertEqual(agent.end(120), 0, agent.said)
-                self.assertEqual(agent.said.count("JOINED"), 1, agent.said)
+                self.assertEqual(agent.end(120), 0, agent.output)
+                self.assertEqual(agent.output.count("JOINED"), 1, agent.output)
 
     def _await_training(self, agents, world_size):
         for agent in agents:

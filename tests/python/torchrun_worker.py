@@ -41,7 +41,7 @@ class Failure:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def while_joining(self):
-        """The victim dies while it waits for the others to join, who come
+        """The victim dies while it waits for the others, which join
         after that."""
         if self.moment != "joining":
             return
@@ -50,7 +50,7 @@ class Failure:
         except FileExistsError:
             pass
         if self.is_victim:
-            # Who reads it sees its end when this process is gone.
+            # Its reader sees its end when this process has ended.
             os.open(self._fifo, os.O_WRONLY)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, 0.5)

@@ -18,7 +18,7 @@ from scene_support import (
     names_the_other,
     plan_set,
     raised,
-    stand_still,
+    stall,
 )
 
 warnings.simplefilter("ignore")
@@ -51,7 +51,7 @@ class Data(torch.utils.data.Dataset):
 
 
 class Endless(torch.utils.data.IterableDataset):
-    """The same, which does not say how much it is."""
+    """The same, without its length."""
 
     def __iter__(self):
         data = Data()
@@ -99,8 +99,8 @@ def together():
     attach = coxswain.transformers.attach
     error = raised(coxswain.InvalidArgument, attach, "trainer")
     check("transformers.Trainer" in str(error), error)
-    odd = trainer(gradient_accumulation_steps=2)
-    error = raised(coxswain.InvalidArgument, attach, odd)
+    other = trainer(gradient_accumulation_steps=2)
+    error = raised(coxswain.InvalidArgument, attach, other)
     check("the Trainer was made for gradient_accumulation_steps=2" in
           str(error), error)
 
@@ -182,7 +182,7 @@ def stopped():
     class Stopper(TrainerCallback):
         def on_step_begin(self, args, state, control, **unused):
             if state.global_step == 3 and session.rank == 1:
-                stand_still()
+                stall()
 
     made = trainer(callbacks=[Stopper()])
     coxswain.transformers.attach(made)
@@ -279,8 +279,8 @@ def lightning():
 
     plain = Module()
     fit(plain)
-    odd = coxswain.lightning.Follow()
-    error = raised(coxswain.InvalidArgument, fit, Module(), 2, [odd])
+    other = coxswain.lightning.Follow()
+    error = raised(coxswain.InvalidArgument, fit, Module(), 2, [other])
     check("accumulate_grad_batches=2" in str(error), error)
     follow = coxswain.lightning.Follow()
     same = Module()

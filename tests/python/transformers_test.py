@@ -36,8 +36,8 @@ class TogetherTest(unittest.TestCase):
 
 class TransformersTest(unittest.TestCase):
     def assert_done(self, ranks):
-        self.assertEqual(ranks.end(), 0, ranks.said)
-        self.assertEqual(ranks.said.count("DONE"), 2, ranks.said)
+        self.assertEqual(ranks.end(), 0, ranks.output)
+        self.assertEqual(ranks.output.count("DONE"), 2, ranks.output)
 
     def test_a_killed_rank_is_named(self):
         with torch_ranks.scene(SCRIPT, "killed") as ranks:

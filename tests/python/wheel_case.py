@@ -93,7 +93,7 @@ class Environment:
 
 
 def ranks(program, python, scene, **variables):
-    """Two ranks of a scene, and what they and their launcher say."""
+    """Two ranks of a scene, and what they and their launcher print."""
     done = subprocess.run(
         [program, "run", "--nproc", "2", "--", python, WORKER, scene],
         env=environment(PYTHONDONTWRITEBYTECODE="1", **variables),

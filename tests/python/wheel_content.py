@@ -40,7 +40,7 @@ def libraries():
 
 
 class ContentTest(unittest.TestCase):
-    def test_it_fits_every_python_and_says_so(self):
+    def test_it_fits_every_python_and_is_marked_so(self):
         self.assertRegex(
             os.path.basename(built().wheel),
             r"^coxswain-\d+\.\d+\.\d+-py3-none-%s\.whl$" % PLATFORM,
@@ -48,7 +48,7 @@ class ContentTest(unittest.TestCase):
         self.assertIn("Tag: py3-none-%s\n" % PLATFORM, information("WHEEL"))
         self.assertLessEqual(os.path.getsize(built().wheel), MAX_BYTES)
 
-    def test_no_file_needs_a_newer_system_than_it_says(self):
+    def test_no_file_needs_a_newer_system_than_its_tag(self):
         folder = os.path.join(built().folder, "files")
         archive().extractall(folder)
         paths = [

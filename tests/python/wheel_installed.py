@@ -20,14 +20,14 @@ class InstalledTest(unittest.TestCase):
     def setUpClass(cls):
         cls.bare = Environment("bare")
 
-    def assert_done(self, said):
-        status, text = said
+    def assert_done(self, output):
+        status, text = output
         self.assertEqual((status, text.count("DONE")), (0, 2), text)
 
-    def test_the_program_says_its_version(self):
-        said = run(self.bare.program, "version", env=environment())
-        self.assertIn("coxswain %s\n" % built().version, said)
-        self.assertIn("gRPC", said)
+    def test_the_program_prints_its_version(self):
+        output = run(self.bare.program, "version", env=environment())
+        self.assertIn("coxswain %s\n" % built().version, output)
+        self.assertIn("gRPC", output)
 
     def test_the_command_imports_nothing_of_the_package(self):
         code = (
@@ -100,29 +100,30 @@ class VersionSkewTest(unittest.TestCase):
 
     def with_coordinator(self, version):
         _, program = self.stamped("coxswain", version)
-        said = run(program, "version", env=environment())
-        self.assertIn("coxswain %s\n" % version, said)
+        output = run(program, "version", env=environment())
+        self.assertIn("coxswain %s\n" % version, output)
         return ranks(program, self.bare.python, "skew")
 
-    def assert_done(self, said):
-        self.assertEqual((said[0], said[1].count("DONE")), (0, 2), said[1])
+    def assert_done(self, output):
+        self.assertEqual(
+            (output[0], output[1].count("DONE")), (0, 2), output[1])
 
-    def assert_refused(self, said, *words):
-        self.assertNotEqual(said[0], 0, said[1])
-        self.assertIn("REFUSED FAILED_PRECONDITION", said[1])
+    def assert_refused(self, output, *words):
+        self.assertNotEqual(output[0], 0, output[1])
+        self.assertIn("REFUSED FAILED_PRECONDITION", output[1])
         for word in words:
-            self.assertIn(word, said[1])
+            self.assertIn(word, output[1])
 
     def test_a_coordinator_one_version_ahead_serves_it(self):
         self.assert_done(self.with_coordinator(self.next_minor))
 
-    def test_a_coordinator_two_versions_ahead_says_what_to_do(self):
+    def test_a_coordinator_two_versions_ahead_is_refused_with_advice(self):
         self.assert_refused(
             self.with_coordinator(self.after_that), self.version,
             self.after_that, "build the worker anew",
         )
 
-    def test_a_wheel_one_version_ahead_is_told_what_to_do(self):
+    def test_a_wheel_one_version_ahead_is_refused_with_advice(self):
         self.assert_refused(
             self.with_library(self.next_minor), self.version,
             self.next_minor, "upgrade the coordinator first",
@@ -143,12 +144,12 @@ class NeighboursTest(unittest.TestCase):
 
     def run_scene(self, scene):
         place = tempfile.mkdtemp(dir=built().folder)
-        status, said = ranks(
+        status, output = ranks(
             self.bare.program, self.python, scene, PYTHONPATH=self.path,
             WHEEL_TEST_FILE=os.path.join(place, "group"),
             OMP_NUM_THREADS="1",
         )
-        self.assertEqual((status, said.count("DONE")), (0, 2), said)
+        self.assertEqual((status, output.count("DONE")), (0, 2), output)
 
     def test_torchrun_finds_its_rendezvous(self):
         """By the entry point of the installed wheel, as torchrun does."""
@@ -160,11 +161,11 @@ class NeighboursTest(unittest.TestCase):
             "        run_id='job', min_nodes=1, max_nodes=1))\n"
             "print(handler.get_backend(), type(handler).__module__)\n"
         )
-        said = run(
+        output = run(
             self.python, "-c", code, env=environment(PYTHONPATH=self.path)
         )
         self.assertEqual(
-            said.split(), ["coxswain", "coxswain.torch.rendezvous"]
+            output.split(), ["coxswain", "coxswain.torch.rendezvous"]
         )
 
     def test_ours_before_torch(self):

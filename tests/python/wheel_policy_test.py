@@ -12,10 +12,10 @@ from wheel_content import PLATFORM
 
 class PolicyTest(unittest.TestCase):
     def test_auditwheel_finds_that_it_runs_there(self):
-        said = run(
+        output = run(
             built().tools, "-m", "auditwheel", "show", built().wheel
         )
-        self.assertRegex(said, r'platform tag:\s*"%s"' % PLATFORM)
+        self.assertRegex(output, r'platform tag:\s*"%s"' % PLATFORM)
 
 
 if __name__ == "__main__":

@@ -92,8 +92,8 @@ def fork(session):
         try:
             session.store.set("a", "b")
         except coxswain.Error as error:
-            told = "was forked from process" in str(error)
-            code = 0 if told and torch.ones(3).sum() == 3 else 2
+            named = "was forked from process" in str(error)
+            code = 0 if named and torch.ones(3).sum() == 3 else 2
         finally:
             os._exit(code)
     status = os.waitpid(child, 0)[1]
@@ -170,7 +170,7 @@ def grpc_last():
 
 
 def skew():
-    """Says what the coordinator answers to a library of another version."""
+    """Prints the coordinator's answer to a library of another version."""
     import coxswain
 
     try:

@@ -113,7 +113,7 @@ def decide(session, rank):
             check(step == 2 and schedule.step == 3)
             break
     else:
-        check(False, "nobody stopped")
+        check(False, "no rank stopped")
 
 
 def windows():
@@ -164,8 +164,8 @@ def parameters():
 
 
 def loses(end):
-    """Rank 1 ends by `end(session)`; rank 0 steps until it is lost, and says
-    what it is told."""
+    """Rank 1 ends by `end(session)`; rank 0 steps until it is lost, and
+    prints its error."""
     session = coxswain.Session.join()
     if session.rank == 1:
         session.barrier("all are here", timeout=20)

@@ -1,7 +1,7 @@
-/* Who may write what, when: the alternation of posts and slots in
+/* Which rank may write what, when: the alternation of posts and slots in
  * client/comm/shm/shm_collectives.h, and the phases of client/comm/shm/shm_collectives.cc.
  * Each piece of memory holds the number of the collective (and piece) that it
- * was written for; whoever reads one demands that it is the one it runs. Ranks
+ * was written for; a reader demands that it is the one that it runs. Ranks
  * meet as phases.pml shows that they do.
  *
  * All sequences of OPERATIONS collectives are explored, of the kinds

@@ -16,7 +16,7 @@ for tool in spin gcc; do
   }
 done
 
-# OPTIMISATION MODEL [OPTION ...]: what spin has to say about it.
+# OPTIMISATION MODEL [OPTION ...]: the output of spin about it.
 verify() {
   local optimisation="$1" model="$2"
   shift 2
@@ -37,30 +37,30 @@ fail() {
 
 # The model is right, and all of it was looked at.
 expect_right() {
-  local said
-  said="$(verify -O1 "$@")"
+  local output
+  output="$(verify -O1 "$@")"
   local states
-  states="$(sed -n 's/ states, stored.*//p' <<< "${said}" | tr -d ' ')"
-  if grep -q 'errors: 0' <<< "${said}" &&
-    ! grep -qi 'depth too small\|out of memory\|not completed' <<< "${said}"
+  states="$(sed -n 's/ states, stored.*//p' <<< "${output}" | tr -d ' ')"
+  if grep -q 'errors: 0' <<< "${output}" &&
+    ! grep -qi 'depth too small\|out of memory\|not completed' <<< "${output}"
   then
     echo "right: $* (${states} states)"
   else
-    fail "$* should be right:"$'\n'"${said}"
+    fail "$* should be right:"$'\n'"${output}"
   fi
 }
 
-# WHAT MODEL [OPTION ...]: the model is wrong, and spin says so by WHAT.
+# WHAT MODEL [OPTION ...]: the model is wrong, and spin reports WHAT.
 expect_wrong() {
   local what="$1"
   shift
-  local said
+  local output
   # Found at once: compiling would take longer than looking.
-  said="$(verify -O0 "$@")"
-  if grep -q "^pan:1: ${what}" <<< "${said}"; then
-    echo "wrong, as it should be: $* ($(sed -n 's/^pan:1: //p' <<< "${said}"))"
+  output="$(verify -O0 "$@")"
+  if grep -q "^pan:1: ${what}" <<< "${output}"; then
+    echo "wrong, as it should be: $* ($(sed -n 's/^pan:1: //p' <<< "${output}"))"
   else
-    fail "$* should be found wrong (${what}):"$'\n'"${said}"
+    fail "$* should be found wrong (${what}):"$'\n'"${output}"
   fi
 }
 

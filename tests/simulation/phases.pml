@@ -5,13 +5,13 @@
  * itself, so that nothing but the bell can save a sleeper. The spin before a
  * sleep is left out: it looks, and changes nothing.
  *
- * Demanded: whoever has met the others finds them where it is or one phase
- * ahead; nobody sleeps for ever (spin's check for invalid end states); without
+ * Demanded: a rank that has met the others finds them where it is or one phase
+ * ahead; no rank sleeps for ever (spin's check for invalid end states); without
  * a stop all get through all phases.
  *
  * RANKS and PHASES set the size. With STOPS, any rank is stopped at any time,
  * and its peers once it has ended, which their listeners would notice. With
- * LATE, a wait may give up once a phase, and is taken up again.
+ * LATE, a wait may time out once a phase, and is repeated.
  *
  * The mutants, each of which must be found wrong:
  *   BELL_READ_LATE      the bell is read after the look at the others

@@ -110,8 +110,9 @@ def differences(listed, found):
     text = ""
     if lost:
         text += (
-            "These test cases are gone from the tree. Bring them back, or, if "
-            "they were renamed or are to go, run %s and say so in the commit:\n"
+            "These test cases are missing in the tree. Bring them back, or, if "
+            "they were renamed or removed on purpose, run %s and note it in "
+            "the commit:\n"
             "  %s\n" % (UPDATE, "\n  ".join(lost))
         )
     if new:
@@ -162,7 +163,7 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(differences(["A.B", "A.B"], ["A.B", "A.B"]), "")
         for listed, found in [(["A.B"], []), (["A.B", "A.B"], ["A.B"])]:
             text = differences(listed, found)
-            self.assertIn("gone from the tree", text)
+            self.assertIn("missing in the tree", text)
             self.assertIn("  A.B\n", text)
             self.assertIn(UPDATE, text)
         self.assertIn("not in " + LIST, differences([], ["A.B"]))

@@ -2,7 +2,7 @@
 """Checks the rules that the compiler does not.
 
 The layers and the one way they depend, in includes and in BUILD files; that
-folders depend on each other without a circle; who may include gRPC, libtorch,
+folders depend on each other without a circle; which may include gRPC, libtorch,
 CUDA and NCCL; what is banned; and the form of files.
 Each rule is also run over small trees that break it, so a rule that finds
 nothing is known to work.
@@ -40,7 +40,7 @@ LAYERS = {
     "tests": LIBRARIES | {"python", "cli", "examples", "deploy"},
 }
 
-# Who may include the headers that begin so (tests always may).
+# Which folders may include the headers that begin so (tests always may).
 RESERVED = {
     # etcd is spoken over gRPC: it is a vendor with a door of its own.
     "grpcpp/": (

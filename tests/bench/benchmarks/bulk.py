@@ -15,7 +15,7 @@ ROUNDS = 9
 MIB = 256
 UPLOADS = 64
 UPLOAD_MIB = 16
-# What the documentation says of an upload.
+# The limit of an upload in the documentation.
 MIB_PER_UPLOAD = 4
 
 # (peer, its name, goal)

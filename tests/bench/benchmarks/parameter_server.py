@@ -31,7 +31,7 @@ class _Coordinator:
             + ["warning", "--state-dir", self._folder, "--port-file", port],
             stdout=subprocess.PIPE,
         )
-        self._process.stdout.readline()  # says that it listens
+        self._process.stdout.readline()  # its line that it listens
         with open(port) as file:
             self.address = "127.0.0.1:" + file.read().strip()
 

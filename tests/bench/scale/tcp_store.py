@@ -25,7 +25,7 @@ def serve(pipe):
         HOST, 0, is_master=True, wait_for_workers=False, use_libuv=True
     )
     pipe.send(store.port)
-    pipe.recv()  # until the other end is closed, or says so
+    pipe.recv()  # until the other end is closed, or sends
 
 
 def connect(port):

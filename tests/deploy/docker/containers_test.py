@@ -3,8 +3,8 @@
 
 usage: containers_test.py COXSWAIN ELASTIC
 
-Needs root, a network to fetch packages from, and some Debian packages; it says
-SKIPPED and why where something is missing. Takes minutes.
+Needs root, a network to fetch packages from, and some Debian packages; prints
+SKIPPED and the reason where something is missing. Takes minutes.
 """
 
 import json
@@ -84,11 +84,13 @@ class ContainersTest(unittest.TestCase):
             state["ExitCode"], 0, in_tree("docker logs " + container)
         )
 
-    def assert_trained(self, said, steps):
+    def assert_trained(self, output, steps):
         """Rank 0 has printed the last step and a loss that is a number."""
-        match = re.search(r"\b%d ([0-9.e+-]+)\s*$" % steps, said, re.MULTILINE)
-        self.assertIsNotNone(match, said)
-        self.assertLess(float(match.group(1)), 10, said)
+        match = re.search(
+            r"\b%d ([0-9.e+-]+)\s*$" % steps, output, re.MULTILINE
+        )
+        self.assertIsNotNone(match, output)
+        self.assertLess(float(match.group(1)), 10, output)
 
     def test_1_the_images_are_built(self):
         in_tree(BLOCKS["base"], BUILD_S)
@@ -111,14 +113,14 @@ class ContainersTest(unittest.TestCase):
             ("coordinator", "coxswain"),
             ("worker", "coxswain elastic"),
         ):
-            said = in_tree(
+            output = in_tree(
                 "docker run --rm --network=none --entrypoint sh "
                 "coxswain-%s:0.1.0 -c 'for p in %s; do "
                 "ldd /usr/local/bin/$p || exit 1; done; coxswain version'"
                 % (image, programs)
             )
-            self.assertNotIn("=> not found", said)
-            self.assertIn("0.1.0", said)
+            self.assertNotIn("=> not found", output)
+            self.assertIn("0.1.0", output)
 
     def test_3_a_container_can_write_nothing_but_its_volume(self):
         in_tree(
@@ -137,9 +139,9 @@ class ContainersTest(unittest.TestCase):
                 in_tree("docker wait " + worker, TRAIN_S)
                 self.assert_confined(worker)
                 self.assert_ended_well(worker)
-            said = in_tree("docker logs bow; docker logs stroke")
-            self.assert_trained(said, 1000)
-            self.assertIn(" of 2 ", said)
+            output = in_tree("docker logs bow; docker logs stroke")
+            self.assert_trained(output, 1000)
+            self.assertIn(" of 2 ", output)
             self.assertIn("mnist", in_tree(BLOCKS["status"]))
             self.assert_confined("coordinator")
             in_tree("docker stop --time 30 coordinator")
@@ -162,9 +164,9 @@ class ContainersTest(unittest.TestCase):
                 if name != "coordinator":
                     in_tree("docker wait " + container, TRAIN_S)
                     self.assert_ended_well(container)
-            said = in_tree(COMPOSE + "logs --no-color")
-            self.assert_trained(said, 2000)
-            self.assertIn(" of 3 ", said)
+            output = in_tree(COMPOSE + "logs --no-color")
+            self.assert_trained(output, 2000)
+            self.assertIn(" of 3 ", output)
             self.assertIn("demo", in_tree(BLOCKS["ask"]))
             self.assertEqual(
                 inspect(containers["coordinator"])["State"]["Health"][
@@ -206,9 +208,9 @@ class ContainersTest(unittest.TestCase):
                 if name != "coordinator":
                     in_tree("docker wait " + container, TRAIN_S)
                     self.assert_ended_well(container)
-            said = in_tree(TLS_COMPOSE + "logs --no-color")
-            self.assert_trained(said, 2000)
-            self.assertIn(" of 3 ", said)
+            output = in_tree(TLS_COMPOSE + "logs --no-color")
+            self.assert_trained(output, 2000)
+            self.assertIn(" of 3 ", output)
             self.assertIn("demo", in_tree(BLOCKS["tls-ask"]))
             self.assertIn('"insecure":false', in_tree(BLOCKS["tls-page"]))
             self.assert_a_worker_sees_only_its_job(containers["worker-1"])
@@ -221,7 +223,7 @@ class ContainersTest(unittest.TestCase):
         (mount,) = inspect(worker)["Mounts"]
         gateway = json.loads(in_tree("docker network inspect " + network))[0][
             "IPAM"]["Config"][0]["Gateway"]
-        said = in_tree(
+        output = in_tree(
             "docker run --rm --network=%s --volume %s:/certs:ro "
             "--env COXSWAIN_COORDINATOR=%s:7077 "
             "--env COXSWAIN_TLS_CA=/certs/ca.crt --entrypoint bash "
@@ -236,12 +238,14 @@ class ContainersTest(unittest.TestCase):
             % (network, mount["Name"], gateway, gateway)
         )
         self.assertEqual(
-            said.split()[:3], ["ca.crt", "job-demo.crt", "job-demo.key"], said
+            output.split()[:3],
+            ["ca.crt", "job-demo.crt", "job-demo.key"],
+            output,
         )
-        self.assertIn("job demo", said)
+        self.assertIn("job demo", output)
 
     def wait_for(self, service, words):
-        """Until the service has said so."""
+        """Waits until the service has printed the words."""
         container = in_tree(COMPOSE + "ps -q " + service).strip()
         # grep ends the pipe, and with it `docker logs`, at the first line.
         in_tree(

@@ -45,7 +45,7 @@ class Engine:
         )
 
     def start(self):
-        """Whether it came up; `log` says why not."""
+        """Returns whether it came up; `log` has the reason why not."""
         settings = os.path.join(self.folder, "daemon.json")
         with open(settings, "w", encoding="utf-8") as file:
             file.write("{}")

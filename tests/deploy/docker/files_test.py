@@ -5,7 +5,7 @@ usage: files_test.py COXSWAIN ELASTIC
 
 The images' packages against what the binaries link to; the compose files, whose
 commands are run as processes of this machine; what build.sh stages; and that
-docs/containers.md says for each command whether it is run.
+docs/containers.md notes for each command whether it is run.
 """
 
 import os
@@ -48,11 +48,11 @@ def packages_of(libraries):
     for library in libraries:
         for path in (library, os.path.realpath(library)):
             places[path] = places[re.sub("^/usr/lib/", "/lib/", path)] = library
-    said = output_of("dpkg", "-S", *places)
+    output = output_of("dpkg", "-S", *places)
     owners = {
         places[path]: package
         for package, path in re.findall(
-            r"^([a-z0-9.+-]+)(?::\w+)?: (/\S+)$", said, re.MULTILINE
+            r"^([a-z0-9.+-]+)(?::\w+)?: (/\S+)$", output, re.MULTILINE
         )
     }
     orphans = set(libraries) - set(owners)
@@ -62,10 +62,10 @@ def packages_of(libraries):
 
 
 def libraries_of(program):
-    said = output_of("ldd", program)
-    if "not found" in said:
-        raise AssertionError(said)
-    return re.findall(r"=> (/\S+)", said)
+    output = output_of("ldd", program)
+    if "not found" in output:
+        raise AssertionError(output)
+    return re.findall(r"=> (/\S+)", output)
 
 
 def installed():
@@ -128,7 +128,7 @@ class ImagesTest(unittest.TestCase):
         owners = packages_of(libraries_of(PROGRAMS["elastic"]))
         self.assertEqual(owners - closure(listed), set(), "not in the image")
 
-    def test_images_run_as_nobody_special(self):
+    def test_images_run_as_an_ordinary_user(self):
         cuda = source_tree.stages(
             source_tree.read("deploy/docker/Dockerfile.cuda")
         )[""]
@@ -152,9 +152,9 @@ class ImagesTest(unittest.TestCase):
             with open(nccl, "w", encoding="utf-8") as file:
                 file.write("as if")
             context = os.path.join(scratch, "context")
-            said = self.build("--bin", bin_dir, "--nccl", nccl, "--stage",
+            output = self.build("--bin", bin_dir, "--nccl", nccl, "--stage",
                               context, "coordinator", "worker", "cuda")
-            self.assertEqual(said, "")
+            self.assertEqual(output, "")
             self.assert_copies_are_there(context, "Dockerfile")
             self.assert_copies_are_there(context, "Dockerfile.cuda")
             staged = os.path.join(context, "bin/coxswain")
@@ -232,7 +232,7 @@ class ComposeFilesTest(unittest.TestCase):
                 self.assertEqual(services[where]["networks"], ["training"])
             self.assertIs(file["networks"]["training"]["internal"], True)
 
-    def test_who_is_in_which_network(self):
+    def test_services_are_in_their_networks(self):
         for name, _, services in self.each():
             for where, service in services.items():
                 self.assertEqual(
@@ -288,7 +288,7 @@ class ComposeFilesTest(unittest.TestCase):
                 self.assertIn(stage.replace("coxswain-", "", 1), stages)
                 self.assertEqual(tag, version)
 
-    def test_who_depends_on_whom_and_where_things_are(self):
+    def test_dependencies_and_places_of_files(self):
         for _, file, services in self.each():
             for service in services.values():
                 for other, how in service.get("depends_on", {}).items():
@@ -316,23 +316,23 @@ class ComposeFilesTest(unittest.TestCase):
                     float(service["stop_grace_period"].rstrip("s")),
                 )
 
-    def test_either_encrypted_or_said_not_to_be(self):
+    def test_either_encrypted_or_marked_insecure(self):
         for name, _, services in self.each():
             for where, service in services.items():
-                said = service.get("environment", {})
+                output = service.get("environment", {})
                 encrypted = {
                     "COXSWAIN_TLS_" + one for one in ("CERT", "KEY", "CA")
-                } <= set(said)
+                } <= set(output)
                 self.assertEqual(
                     encrypted, name == TLS and where != "certs", where
                 )
                 self.assertEqual(
-                    "COXSWAIN_INSECURE" in said,
+                    "COXSWAIN_INSECURE" in output,
                     name == PLAIN and where == "coordinator",
                 )
                 self.assertNotIn("--insecure", service["command"])
 
-    def test_nobody_sees_certificates_that_are_not_its_own(self):
+    def test_each_service_sees_only_its_own_certificates(self):
         services = source_tree.compose_file({}, TLS)["services"]
         seen = {
             where: [v for v in service["volumes"] if not v.startswith("state:")]
@@ -433,9 +433,9 @@ class CommandsTest(unittest.TestCase):
                           [self.put(w) for w in self.file[name]["command"]])
             workers.append(self.start(
                 name, "worker", {"COXSWAIN_NODE": self.file[name]["hostname"]}))
-        said = "".join(w.communicate(timeout=TIMEOUT_S)[0] for w in workers)
-        self.assertEqual([w.returncode for w in workers], [0, 0, 0], said)
-        self.assertEqual(said.count(" of 3 pid"), 3, said)
+        output = "".join(w.communicate(timeout=TIMEOUT_S)[0] for w in workers)
+        self.assertEqual([w.returncode for w in workers], [0, 0, 0], output)
+        self.assertEqual(output.count(" of 3 pid"), 3, output)
 
     def ask(self, words, variables):
         return subprocess.run(
@@ -515,7 +515,7 @@ class CommandsTest(unittest.TestCase):
         coordinator = self.start(
             "coordinator", "coordinator",
             {"COXSWAIN_STATE_DIR": os.path.join(self.scratch, "state"),
-             # Port 0 is for those who listen.
+             # Port 0 is for listening.
              "COXSWAIN_COORDINATOR": "127.0.0.1:1"})
         page = self.line(coordinator, "serving http://127.0.0.1:")
         address = self.line(coordinator, "listening on ")
@@ -526,8 +526,8 @@ class CommandsTest(unittest.TestCase):
         self.train(address)
 
         words = self.check_health(operator)
-        nobody = {"COXSWAIN_COORDINATOR": address, "COXSWAIN_INSECURE": "true"}
-        refused = self.ask(words, nobody)
+        unknown = {"COXSWAIN_COORDINATOR": address, "COXSWAIN_INSECURE": "true"}
+        refused = self.ask(words, unknown)
         self.assertNotEqual(refused.returncode, 0, refused.stdout)
         with urllib.request.urlopen(
             page + "api/v1/version", timeout=TIMEOUT_S
@@ -544,7 +544,7 @@ class CommandsTest(unittest.TestCase):
 
 
 class PageTest(unittest.TestCase):
-    def test_each_command_says_whether_it_is_run(self):
+    def test_each_command_notes_whether_it_is_run(self):
         blocks = source_tree.blocks(source_tree.read("docs/containers.md"))
         self.assertGreater(len(blocks), 10)
         runner = source_tree.read("tests/deploy/docker/containers_test.py")
@@ -553,7 +553,7 @@ class PageTest(unittest.TestCase):
             if block.name:
                 self.assertIn('BLOCKS["%s"]' % block.name, runner)
 
-    def test_a_block_that_says_nothing_is_found(self):
+    def test_a_block_without_a_note_is_found(self):
         (silent,) = source_tree.blocks("```sh\nls\n```\n")
         self.assertFalse(silent.name or silent.reason)
         (run,) = source_tree.blocks("<!-- run: x -->\n```sh\nls\n```\n")

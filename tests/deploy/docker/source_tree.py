@@ -52,7 +52,7 @@ def installed_packages(stage_instructions):
 class Block:
     """A block of commands in a page.
 
-    Each begins with ```sh, after a comment that says what a test does with
+    Each begins with ```sh, after a comment on what a test does with
     it: <!-- run: NAME --> or <!-- not run: WHY -->.
     """
 

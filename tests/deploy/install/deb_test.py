@@ -55,9 +55,9 @@ class DebTest(unittest.TestCase):
             return file.read()
 
     def test_has_its_version_and_what_it_links(self):
-        said = run(COXSWAIN, "version").split()[1]
+        output = run(COXSWAIN, "version").split()[1]
         self.assertEqual(run("dpkg-deb", "-f", self.package,
-                             "Version").strip(), said)
+                             "Version").strip(), output)
         depends = run("dpkg-deb", "-f", self.package, "Depends")
         for library in ("libc6", "libgrpc++", "libsqlite3-0"):
             self.assertIn(library, depends)
@@ -159,8 +159,8 @@ class DebTest(unittest.TestCase):
                   "page was not linted", flush=True)
         for command in ("serve", "run", "plan set", "checkpoint export"):
             self.assertIn("\n.SS coxswain %s\n" % command, text)
-            said = run(COXSWAIN, *command.split(), "--help")
-            for option in re.findall(r"^  (--[a-z-]+)", said, re.MULTILINE):
+            output = run(COXSWAIN, *command.split(), "--help")
+            for option in re.findall(r"^  (--[a-z-]+)", output, re.MULTILINE):
                 self.assertIn(option.replace("-", "\\-"), text)
 
     def lint(self, page):

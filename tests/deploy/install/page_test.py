@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The commands of docs/installation.md do what the page says.
+"""The commands of docs/installation.md do what the page describes.
 
 They run as they stand there, in a folder that looks like the source tree, with
 a HOME of their own. Commands that would change the machine are played: bazel

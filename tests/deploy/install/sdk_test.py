@@ -45,10 +45,10 @@ class SdkTest(unittest.TestCase):
 
     def train(self, program):
         """Two ranks, with the gradients 1 and 2, take three steps of 1.5."""
-        said = run(self.path("bin", "coxswain"), "run", "--nproc", "2", "--",
+        output = run(self.path("bin", "coxswain"), "run", "--nproc", "2", "--",
                    program)
         for rank in (0, 1):
-            self.assertIn("rank %d of 2: -4.5\n" % rank, said)
+            self.assertIn("rank %d of 2: -4.5\n" % rank, output)
 
     def build(self, source):
         program = os.path.join(self.folder, source + ".built")
@@ -72,11 +72,11 @@ class SdkTest(unittest.TestCase):
             '$(pkg-config --cflags --libs coxswain-c)',
             os.path.join(PROGRAM, "in_c.c"), program,
             env=self.environment())
-        said = run(self.path("bin", "coxswain"), "run", "--nproc", "2", "--",
+        output = run(self.path("bin", "coxswain"), "run", "--nproc", "2", "--",
                    program,
                    env=dict(os.environ, LD_LIBRARY_PATH=self.path("lib")))
         for rank in (0, 1):
-            self.assertIn("rank %d of 2: 3\n" % rank, said)
+            self.assertIn("rank %d of 2: 3\n" % rank, output)
 
     def test_headers_need_neither_protobuf_nor_grpc(self):
         """What the preprocessor reads for all of them, in one file."""
@@ -114,8 +114,8 @@ class SdkTest(unittest.TestCase):
                 'include("%s")\n'
                 'message("is ${PACKAGE_VERSION_COMPATIBLE}")\n' % self.path(
                     "lib/cmake/Coxswain/CoxswainConfigVersion.cmake"))
-        said = run("cmake", "-P", script)
-        self.assertIn("is FALSE", said)
+        output = run("cmake", "-P", script)
+        self.assertIn("is FALSE", output)
 
     def test_no_file_names_the_place_of_the_build(self):
         for name in ("lib/pkgconfig/coxswain.pc",

@@ -45,12 +45,12 @@ class SlurmCase(unittest.TestCase):
     def finish(self, state, code):
         """Returns all that the job has printed."""
         fields = self.job.wait_for_end()
-        said = self.job.output()
-        self.assertEqual(fields["JobState"], state, said)
-        self.assertEqual(fields["ExitCode"], "%d:0" % code, said)
-        self.assertEqual(fields["Restarts"], "0", said)
+        output = self.job.output()
+        self.assertEqual(fields["JobState"], state, output)
+        self.assertEqual(fields["ExitCode"], "%d:0" % code, output)
+        self.assertEqual(fields["Restarts"], "0", output)
         self.cluster.expect_no_processes()
-        return said
+        return output
 
     def drain(self, times):
         """Returns what the job prints from here on; it is held in the queue."""
@@ -61,11 +61,11 @@ class SlurmCase(unittest.TestCase):
 
     def requeued(self, times, before=0):
         fields = self.job.wait_until_requeued(times)
-        said = self.job.output()[before:]
-        self.assertEqual(fields["JobState"], "PENDING", said)
-        self.assertIn("draining", said)
+        output = self.job.output()[before:]
+        self.assertEqual(fields["JobState"], "PENDING", output)
+        self.assertIn("draining", output)
         self.cluster.expect_no_processes()
-        return said
+        return output
 
     def state(self, *names):
         return os.path.join(
@@ -105,18 +105,18 @@ class SlurmCase(unittest.TestCase):
             *self.who(attempt, "operator"))
         self.assertEqual(asked.returncode, 0, asked.stdout)
         fields = self.job.wait_for_end()
-        said = self.job.output()[at:]
-        self.assertEqual(fields["JobState"], "COMPLETED", said)
-        return said
+        output = self.job.output()[at:]
+        self.assertEqual(fields["JobState"], "COMPLETED", output)
+        return output
 
-    def result(self, said, nodes, before):
+    def result(self, output, nodes, before):
         """Of a run of TRAIN on so many nodes, with so many steps before it."""
-        lines = [line for line in said.splitlines()
+        lines = [line for line in output.splitlines()
                  if '"event":"result"' in line]
-        self.assertEqual(len(lines), 1, said)
+        self.assertEqual(len(lines), 1, output)
         result = json.loads(lines[0][lines[0].index("{"):])
-        self.assertEqual(result["world_size"], nodes, said)
+        self.assertEqual(result["world_size"], nodes, output)
         # It compresses all steps of its own.
         self.assertEqual(result["steps"] - result["compressed_steps"],
-                         max(before, START_STEP), said)
+                         max(before, START_STEP), output)
         return result

@@ -57,16 +57,16 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def wait_until(what, condition, patience=TIMEOUT_S, more=lambda: ""):
+def wait_until(what, condition, timeout=TIMEOUT_S, more=lambda: ""):
     """Polls; returns the condition's first true value."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while True:
         found = condition()
         if found:
             return found
         if time.monotonic() > end:
             raise AssertionError(
-                "not within %d s: %s\n%s" % (patience, what, more()))
+                "not within %d s: %s\n%s" % (timeout, what, more()))
         time.sleep(POLL_S)
 
 
@@ -113,7 +113,7 @@ def clean_up(folder):
             except ProcessLookupError:
                 pass
         return not left
-    wait_until("all processes are gone", none_left)
+    wait_until("all processes have ended", none_left)
     shutil.rmtree(folder)
 
 

@@ -24,20 +24,20 @@ ENDLESS = ("--steps", "1000000", "--pace-ms", "10")
 class SlurmTest(SlurmCase):
     def test_trains_on_both_nodes(self):
         self.submit(SCRIPT, WORKER, "--steps", "5")
-        said = self.finish("COMPLETED", 0)
+        output = self.finish("COMPLETED", 0)
         for node in slurm_cluster.NODES:
-            self.assertRegex(said, r"\[%s/0\] result .*\"finished\":true"
+            self.assertRegex(output, r"\[%s/0\] result .*\"finished\":true"
                              % re.escape(node))
-        self.assertIn('"world":2', said)
+        self.assertIn('"world":2', output)
 
     def test_has_one_launcher_per_node_whatever_its_number_of_tasks(self):
         self.submit("--ntasks-per-node=2", SCRIPT, WORKER, "--steps", "5",
                     NPROC="2")
-        said = self.finish("COMPLETED", 0)
+        output = self.finish("COMPLETED", 0)
         for node in slurm_cluster.NODES:
             for slot in (0, 1):
-                self.assertIn("[%s/%d] result" % (node, slot), said)
-        self.assertIn('"world":4', said)
+                self.assertIn("[%s/%d] result" % (node, slot), output)
+        self.assertIn('"world":4', output)
 
     def test_goes_on_from_its_checkpoint_on_other_numbers_of_nodes(self):
         self.submit(SCRIPT, *TRAIN)
@@ -46,16 +46,16 @@ class SlurmTest(SlurmCase):
         for run, (nodes, nodes_after) in enumerate(((2, 1), (1, 2)), 1):
             self.job.read_until(r'"event":"step"', at)
             self.assertIn("train", self.cluster.processes_of_jobs().values())
-            said = self.drain(run)
-            result = self.result(said, nodes, before)
+            output = self.drain(run)
+            result = self.result(output, nodes, before)
             before = self.saved_step()
-            self.assertEqual(before, result["steps"], said)
+            self.assertEqual(before, result["steps"], output)
             at = len(self.job.output())
             self.job.set_nodes(nodes_after)
             self.job.release()
 
-        said = self.finish_soon(attempt=2, at=at)
-        self.result(said, 2, before)
+        output = self.finish_soon(attempt=2, at=at)
+        self.result(output, 2, before)
 
     def test_workers_leave_in_good_order_and_strangers_are_not_let_in(self):
         self.submit(SCRIPT, "sh", "-c",
@@ -71,11 +71,11 @@ class SlurmTest(SlurmCase):
             if attempt == 1:
                 self.expect_no_answer(job, self.strangers(job))
             self.drain(attempt + 1)
-            said = self.job.output()[at:]
-            self.assertEqual(said.count('"finished":false'), 2, said)
+            output = self.job.output()[at:]
+            self.assertEqual(output.count('"finished":false'), 2, output)
             self.assertEqual(
-                said.count("attempt=%d of %s" % (attempt, job)), 2, said)
-            self.assertIn("term=%d" % (attempt + 1), said)
+                output.count("attempt=%d of %s" % (attempt, job)), 2, output)
+            self.assertIn("term=%d" % (attempt + 1), output)
             at = len(self.job.output())
             self.job.release()
             folder = os.stat(self.state("certs-%d" % attempt))
@@ -102,8 +102,8 @@ class SlurmTest(SlurmCase):
     def test_drains_before_anything_is_started(self):
         self.submit(SCRIPT, WORKER, *ENDLESS, PROGRAM=COXSWAIN,
                     COXSWAIN=self.gated('exec "$PROGRAM" "$@"'))
-        said = self.drain_at_the_gate(1)
-        self.assertNotIn("] step", said)
+        output = self.drain_at_the_gate(1)
+        self.assertNotIn("] step", output)
 
     def test_drains_while_its_tasks_are_being_started(self):
         """A signal to a step is lost as long as its tasks do not run."""
@@ -135,7 +135,7 @@ class SlurmTest(SlurmCase):
         self.submit(SCRIPT, "sh", "-c", "exit 7")
         self.finish("FAILED", 7)
 
-    def test_says_how_it_is_used(self):
+    def test_prints_how_it_is_used(self):
         self.submit(SCRIPT)
         self.assertIn("usage: sbatch", self.finish("FAILED", 2))
 

@@ -20,14 +20,14 @@ class SlurmTimeLimitTest(SlurmCase):
         self.submit("--time=3", SCRIPT, *TRAIN)
         self.job.read_until(r'"event":"step"')
         self.job.hold()
-        said = self.requeued(1)
-        result = self.result(said, 2, 0)
+        output = self.requeued(1)
+        result = self.result(output, 2, 0)
         saved = self.saved_step()
-        self.assertEqual(saved, result["steps"], said)
+        self.assertEqual(saved, result["steps"], output)
         self.job.set_nodes(1)
         self.job.release()
-        said = self.finish_soon(attempt=1, at=len(said))
-        self.result(said, 1, saved)
+        output = self.finish_soon(attempt=1, at=len(output))
+        self.result(output, 1, saved)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The systemd units are valid, hardened, and start what they say."""
+"""The systemd units are valid, hardened, and start their programs."""
 
 import os
 import re
@@ -59,15 +59,15 @@ class SystemdTest(unittest.TestCase):
     def test_units_are_valid(self):
         for unit, copy in self.copies():
             with self.subTest(unit):
-                said = run("systemd-analyze", "verify", "--man=no", copy)
-                self.assertEqual((said.returncode, said.stdout), (0, ""))
+                output = run("systemd-analyze", "verify", "--man=no", copy)
+                self.assertEqual((output.returncode, output.stdout), (0, ""))
 
     def test_a_mistake_would_be_noticed(self):
         for _, copy in self.copies():
             with open(copy, "a", encoding="utf-8") as file:
                 file.write("[Service]\nProtectSistem=strict\n")
-            said = run("systemd-analyze", "verify", "--man=no", copy)
-            self.assertIn("ProtectSistem", said.stdout)
+            output = run("systemd-analyze", "verify", "--man=no", copy)
+            self.assertIn("ProtectSistem", output.stdout)
 
     def test_certificates_come_by_a_drop_in(self):
         for unit, copy in self.copies():
@@ -75,20 +75,20 @@ class SystemdTest(unittest.TestCase):
             os.mkdir(copy + ".d")
             drop_in = os.path.join(copy + ".d", name)
             shutil.copyfile(os.path.join(UNITS, name), drop_in)
-            said = run("systemd-analyze", "verify", "--man=no", copy)
-            self.assertEqual((said.returncode, said.stdout), (0, ""))
+            output = run("systemd-analyze", "verify", "--man=no", copy)
+            self.assertEqual((output.returncode, output.stdout), (0, ""))
             with open(drop_in, "a", encoding="utf-8") as file:
                 file.write("LoadCredentiol=x:y\n")  # it is read at all
-            said = run("systemd-analyze", "verify", "--man=no", copy)
-            self.assertIn("LoadCredentiol", said.stdout)
+            output = run("systemd-analyze", "verify", "--man=no", copy)
+            self.assertIn("LoadCredentiol", output.stdout)
 
     def test_units_are_hardened(self):
         for unit, copy in self.copies():
             with self.subTest(unit):
-                said = run(
+                output = run(
                     "systemd-analyze", "security", "--no-pager",
                     "--offline=true", "--threshold=%d" % EXPOSURE[unit], copy)
-                self.assertEqual(said.returncode, 0, said.stdout)
+                self.assertEqual(output.returncode, 0, output.stdout)
 
     def words(self, unit, variables):
         (line,) = values(unit, "ExecStart")
@@ -122,8 +122,8 @@ class SystemdTest(unittest.TestCase):
         self.addCleanup(server.kill)
         listening = server.stdout.readline().split()
         self.assertEqual(listening[:3], ["coxswain:", "listening", "on"])
-        said = run(COXSWAIN, "status", "--coordinator", listening[3])
-        self.assertEqual(said.returncode, 0, said.stdout)
+        output = run(COXSWAIN, "status", "--coordinator", listening[3])
+        self.assertEqual(output.returncode, 0, output.stdout)
         server.send_signal(signal.SIGTERM)
         self.assertEqual(server.wait(TIMEOUT_S), 0)
 
@@ -140,12 +140,12 @@ class SystemdTest(unittest.TestCase):
         self.assertIn("COXSWAIN_COORDINATOR", variables)
         del variables["COXSWAIN_COORDINATOR"]
         variables["PROGRAM"] = "/bin/sh -c echo${IFS}job=$COXSWAIN_JOB"
-        said = subprocess.run(
+        output = subprocess.run(
             self.words(unit, variables), env=variables, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             timeout=TIMEOUT_S)
-        self.assertEqual(said.returncode, 0, said.stdout)
-        self.assertEqual(said.stdout.count("job=example"), 2, said.stdout)
+        self.assertEqual(output.returncode, 0, output.stdout)
+        self.assertEqual(output.stdout.count("job=example"), 2, output.stdout)
 
 
 if __name__ == "__main__":

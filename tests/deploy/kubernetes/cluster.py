@@ -2,8 +2,8 @@
 
 As much of them as the manifests rely on: names of Services that follow the
 pods' addresses, volumes that outlive pods, probes, termination with its grace,
-Indexed Jobs with a pod failure policy, and StatefulSets. What pods say is kept,
-and everybody who waits is woken by each line and each end.
+Indexed Jobs with a pod failure policy, and StatefulSets. The output of pods is
+kept, and each line and each end wakes all waiting callers.
 """
 
 import os
@@ -87,7 +87,7 @@ class Cluster:
             self.dns.close()
         self.network.close()
 
-    # What happens, told on threads of their own.
+    # Events, each on a thread of its own.
 
     def _on_question(self, sender, name, known):
         with self.changed:
@@ -99,7 +99,7 @@ class Cluster:
             "%7.2f %s| %s" % (time.monotonic() - self.began, who, line)
         )
 
-    def say(self, line):
+    def record(self, line):
         """What this cluster does, for the transcript."""
         with self.changed:
             self._note("cluster", line)
@@ -115,13 +115,13 @@ class Cluster:
             self._note(pod.name, "ended with %s" % status)
             self.changed.notify_all()
 
-    def wait_for(self, what, done, patience=60):
-        """Until done() says so; asked whenever something has happened."""
+    def wait_for(self, what, done, timeout=60):
+        """Waits until done() is true; checks it after each event."""
         with self.changed:
-            if not self.changed.wait_for(done, patience):
+            if not self.changed.wait_for(done, timeout):
                 raise AssertionError(
-                    "in vain for %d s: %s\n%s"
-                    % (patience, what, "\n".join(self.transcript[-400:]))
+                    "not within %d s: %s\n%s"
+                    % (timeout, what, "\n".join(self.transcript[-400:]))
                 )
 
     # What the API server and the kubelet do.
@@ -136,7 +136,7 @@ class Cluster:
         }
         namespace, address = self.network.add_pod()
         pod = Pod(metadata, spec, address, namespace)
-        self.say("creates %s at %s" % (pod.name, address))
+        self.record("creates %s at %s" % (pod.name, address))
         self.pods.append(pod)
         folder = os.path.join(self.folder, namespace)
         for volume in spec.get("volumes", []):
@@ -195,15 +195,15 @@ class Cluster:
         return path
 
     def kill(self, pod):
-        """As a crash, or a node that is gone."""
-        self.say("kills %s" % pod.name)
+        """As a crash, or the loss of a node."""
+        self.record("kills %s" % pod.name)
         pod.container.signal(signal.SIGKILL)
         self.wait_for("end of " + pod.name, lambda: pod.status is not None)
         self.remove(pod)
 
     def terminate(self, pod, disrupted=True):
         """`kubectl drain`, or a deletion: SIGTERM, the grace, SIGKILL."""
-        self.say("tells %s to go" % pod.name)
+        self.record("terminates %s" % pod.name)
         pod.disrupted = disrupted
         (only,) = pod.spec["containers"]
         assert "lifecycle" not in only
@@ -214,7 +214,7 @@ class Cluster:
                 lambda: pod.status is not None, grace
             )
         if not ended:
-            self.say("the grace of %s is over" % pod.name)
+            self.record("the grace of %s is over" % pod.name)
             self.kill(pod)
         else:
             self.remove(pod)
@@ -254,7 +254,7 @@ class Cluster:
                     "%s of %s is %s, not %s\n%s"
                     % (kind, pod.name, answer, wanted, self.tail())
                 )
-            with self.changed:  # until it says something, or for a moment
+            with self.changed:  # until it prints something, or for a moment
                 self.changed.wait(0.2)
 
     def tail(self):
@@ -290,7 +290,7 @@ class StatefulSet:
 
 
 class IndexedJob:
-    """The controller of one: who is replaced, and whether the job is over."""
+    """The controller of a Job: which pod it replaces, and whether it ended."""
 
     INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -337,12 +337,12 @@ class IndexedJob:
         return "Count"
 
     def reconcile(self):
-        """Notes who has ended, and replaces whom the policy says."""
+        """Notes which pods have ended, and replaces them by the policy."""
         for index, pod in list(self.pods.items()):
             if pod.status is None or index in self.completed:
                 continue
             action = self.action_of(pod)
-            self.cluster.say("the job: %s: %s" % (pod.name, action))
+            self.cluster.record("the job: %s: %s" % (pod.name, action))
             if action == "Complete":
                 self.completed.add(index)
                 continue

@@ -37,7 +37,7 @@ def expand(text, known):
 
 
 def field(pod, path):
-    """What the downward API says."""
+    """Returns what the downward API provides."""
     metadata = pod["metadata"]
     indexed = re.fullmatch(r"metadata\.(annotations|labels)\['(.*)'\]", path)
     if indexed:
@@ -143,7 +143,7 @@ class Container:
     def __init__(self, name, namespace, folder, text, on_line, on_end):
         self.name = name
         self.namespace = namespace
-        self.status = None  # as a shell says it, once it has ended
+        self.status = None  # as a shell's, once it has ended
         self.killed = False
         scratch = os.path.join(folder, "root")
         os.makedirs(scratch)

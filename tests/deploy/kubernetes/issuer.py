@@ -1,7 +1,7 @@
 """What a cluster's API server is for service accounts: it signs their tokens.
 
 RSA as in RFC 8017, by Python's own numbers and libraries: for tests, which need
-no key that is safe from anybody.
+no key that is safe.
 """
 
 import base64

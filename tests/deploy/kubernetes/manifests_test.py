@@ -504,7 +504,7 @@ class ManifestsTest(unittest.TestCase):
         ]
         self.assertEqual([i["key"] for i in secret["items"]], ["ca.crt"])
 
-    def test_config_maps_are_there_or_the_manual_says_how_to_make_them(self):
+    def test_config_maps_exist_or_the_manual_describes_how_to_make_them(self):
         path = os.path.join(manifests.WORKSPACE, "docs/kubernetes.md")
         with open(path, encoding="utf-8") as file:
             manual = file.read()
@@ -549,7 +549,7 @@ class ManifestsTest(unittest.TestCase):
                         certificates["coxswain-coordinator"]["dnsNames"],
                     )
 
-    def test_either_encrypted_or_said_not_to_be(self):
+    def test_either_encrypted_or_marked_insecure(self):
         for overlay in self.each():
             for where, _, container in overlay.containers:
                 if not manifests.is_own(container):
@@ -708,7 +708,7 @@ class ManifestsTest(unittest.TestCase):
                     for _, spec in manifests.job_specs(thing):
                         self.assertLess(least, spec["completions"])
 
-    def test_disruptions_are_not_counted_and_drains_are_told_apart(self):
+    def test_disruptions_are_not_counted_and_drains_are_distinguished(self):
         for name, spec, container in self.jobs():
             self.assertEqual(
                 spec["template"]["spec"]["restartPolicy"], "Never", name

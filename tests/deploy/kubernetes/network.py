@@ -88,9 +88,9 @@ def socket_in(namespace, kind):
 
 
 class Dns:
-    """Answers for the names that it was told of, and denies all others.
+    """Answers for the names that it was given, and denies all others.
 
-    `on_question` is told (address of who asks, name, whether it was known).
+    `on_question` gets (address of the sender, name, whether it was known).
     """
 
     def __init__(self, namespace, on_question):

@@ -54,7 +54,7 @@ class PoliciesTest(unittest.TestCase):
             self.assertIn(connection, names(several.of_rules()))
             self.assertIn(connection, names(several.of_settings()))
 
-    def test_pods_are_isolated_from_what_nobody_has_a_rule_for(self):
+    def test_pods_are_isolated_from_what_no_rule_allows(self):
         overlay = policies.Policies(self.objects["etcd-ha"])
         pods = {pod.name: pod for pod in overlay.pods}
         worker, coordinator, etcd = (

@@ -30,8 +30,8 @@ COORDINATOR = "coxswain-coordinator"
 PROGRAMS = {}
 
 
-class Story:
-    """What a worker's pod has said of itself."""
+class PodOutput:
+    """What a worker's pod has printed about itself."""
 
     def __init__(self, pod):
         found = [GENERATION.search(line) for line in pod.lines]
@@ -68,19 +68,19 @@ class RehearsalTest(unittest.TestCase):
     def train(self, more=20):
         """All three train together, and so many steps from now on."""
         pods = self.job.pods.values()
-        from_step = max(Story(pod).step for pod in pods)
+        from_step = max(PodOutput(pod).step for pod in pods)
 
         def done():
-            stories = [Story(pod) for pod in pods]
+            outputs = [PodOutput(pod) for pod in pods]
             return all(
-                story.world == 3 and story.step >= from_step + more
-                for story in stories
+                output.world == 3 and output.step >= from_step + more
+                for output in outputs
             )
 
         self.cluster.wait_for("%d steps more" % more, done)
 
     def generation(self):
-        return Story(self.job.pods[0]).generation
+        return PodOutput(self.job.pods[0]).generation
 
     def coxswain(self, pod, *words):
         done = pod.container.execute(["coxswain"] + list(words))
@@ -113,7 +113,7 @@ class RehearsalTest(unittest.TestCase):
 
     def a_worker_is_killed(self):
         lost = self.job.pods[1]
-        others = [Story(self.job.pods[i]).generations[-1] for i in (0, 2)]
+        others = [PodOutput(self.job.pods[i]).generations[-1] for i in (0, 2)]
         self.cluster.kill(lost)
         self.assertEqual(lost.status, 137)
         self.assertEqual(self.job.action_of(lost), "Count")
@@ -121,11 +121,11 @@ class RehearsalTest(unittest.TestCase):
         self.assertIsNot(self.job.pods[1], lost)
         self.train()
         for index, before in zip((0, 2), others):
-            after = Story(self.job.pods[index]).generations[-1]
+            after = PodOutput(self.job.pods[index]).generations[-1]
             self.assertGreater(after[0], before[0])
             self.assertEqual(after[3], before[3], "not the same process")
             self.assertEqual(after[1], before[1], "not the same rank")
-        self.assertEqual(Story(self.job.pods[1]).generations[-1][1], 1)
+        self.assertEqual(PodOutput(self.job.pods[1]).generations[-1][1], 1)
 
     def the_coordinator_is_moved(self, old):
         """Killed; later a new pod at another address, with the same volume."""
@@ -156,14 +156,14 @@ class RehearsalTest(unittest.TestCase):
         self.assertEqual(self.job.action_of(gone), "Ignore")
         gone.disrupted = False  # Deleted by hand it would not be counted either.
         self.assertEqual(self.job.action_of(gone), "Ignore")
-        self.assertTrue(Story(gone).result["exact"])
+        self.assertTrue(PodOutput(gone).result["exact"])
         failures = self.job.failures
         self.job.reconcile()
         self.assertEqual(self.job.failures, failures)
         self.train()
 
     def the_job_ends(self, coordinator):
-        last = max(Story(pod).step for pod in self.job.pods.values()) + 100
+        last = max(PodOutput(pod).step for pod in self.job.pods.values()) + 100
         self.coxswain(coordinator, "plan", "set", "max_steps=%d" % last)
         pods = self.job.pods.values()
         self.cluster.wait_for(
@@ -172,7 +172,7 @@ class RehearsalTest(unittest.TestCase):
         self.job.reconcile()
         self.assertTrue(self.job.is_complete(), self.cluster.tail())
         self.assertIsNone(self.job.failed)
-        results = [Story(pod).result for pod in pods]
+        results = [PodOutput(pod).result for pod in pods]
         for result in results:
             self.assertTrue(result["exact"], self.cluster.tail())
             for name in ("step", "samples", "parameters", "runs"):

@@ -4,7 +4,7 @@
 The schemas (strict: unknown fields are errors) come from the pip package that
 requirements.txt names, which tools/fetch_kubernetes_schemas.sh downloads; it is
 read where it lies, never installed or run. Without it, or without kubectl or
-jsonschema, nothing is validated, and this says so.
+jsonschema, nothing is validated, and this reports it.
 """
 
 import copy

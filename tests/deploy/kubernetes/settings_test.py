@@ -4,7 +4,7 @@
 Every container of every overlay, exactly as it is rendered, but for what a
 cluster would map: ports are free ones of this machine, files are below a
 folder of this test, names are on the loopback. The program after `--` is one
-that says which variables it got. Two coordinators of etcd-ha are also started
+that prints which variables it got. Two coordinators of etcd-ha are also started
 over a real etcd, and the proxy of service-account-tokens is a real haproxy:
 this test needs both.
 
@@ -68,26 +68,26 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        self.said = ""
+        self.output = ""
 
     def wait_for(self, text, times=1):
-        """Until it has said that, or has ended; false at the deadline."""
+        """Waits until it has printed that, or ended; false at the deadline."""
         end = time.monotonic() + TIMEOUT_S
         with selectors.DefaultSelector() as ready:
             ready.register(self.process.stdout, selectors.EVENT_READ)
-            while self.said.count(text) < times:
+            while self.output.count(text) < times:
                 if not ready.select(max(0, end - time.monotonic())):
                     return False
                 data = os.read(self.process.stdout.fileno(), 65536)
                 if not data:
                     return False
-                self.said += data.decode(errors="replace")
+                self.output += data.decode(errors="replace")
         return True
 
     def stop(self):
         self.process.terminate()
         rest, _ = self.process.communicate(timeout=TIMEOUT_S)
-        self.said += rest.decode(errors="replace")
+        self.output += rest.decode(errors="replace")
         return self.process.returncode
 
 
@@ -274,7 +274,7 @@ class SettingsTest(unittest.TestCase):
             **more,
         )
         self.addCleanup(proxy.process.terminate)
-        self.assertTrue(proxy.wait_for("Loading success"), proxy.said)
+        self.assertTrue(proxy.wait_for("Loading success"), proxy.output)
         return proxy
 
     def ask(self, known, *words):
@@ -291,17 +291,17 @@ class SettingsTest(unittest.TestCase):
 
     def check_admitted(self, known):
         """The worker's token is its job's, and no other's."""
-        for job, said in (
+        for job, output in (
             ("train", "has no plan"),
             ("other", "may not call"),
         ):
             status, out = self.ask(known, "plan", "show", job)
             self.assertEqual(status, 1, out)
-            self.assertIn(said, out)
+            self.assertIn(output, out)
 
     def check_refused(self, known, by_form):
-        """Who refuses a caller depends on the form of its token."""
-        for token, said in (
+        """Which server refuses a caller depends on the form of its token."""
+        for token, output in (
             ("0123456789abcdef", "the proxy knows no such caller"),
             ("a.b.c", by_form),
         ):
@@ -312,7 +312,7 @@ class SettingsTest(unittest.TestCase):
                 dict(known, COXSWAIN_TOKEN_FILE=path), "plan", "show", "train"
             )
             self.assertEqual(status, 1, out)
-            self.assertIn(said, out)
+            self.assertIn(output, out)
 
     def check_proxy_takes_over_certificates(self, proxy, known):
         """A renewed certificate counts without a restart."""
@@ -327,7 +327,7 @@ class SettingsTest(unittest.TestCase):
         self.mount_front(renewed)
         # The files are replaced one after the other: what is there in between
         # may be refused, or be a reload of its own.
-        self.assertTrue(proxy.wait_for("Loading success", 2), proxy.said)
+        self.assertTrue(proxy.wait_for("Loading success", 2), proxy.output)
         shutil.copy(authority, known["COXSWAIN_TLS_CA"])
         self.check_admitted(known)
 
@@ -354,8 +354,8 @@ class SettingsTest(unittest.TestCase):
         words += ["--initial-cluster=one=" + peer]
         etcd = Running(words, dict(os.environ))
         self.addCleanup(self.end, etcd)
-        self.assertTrue(etcd.wait_for("ready to serve"), etcd.said)
-        # It says more, and must not wait for a reader.
+        self.assertTrue(etcd.wait_for("ready to serve"), etcd.output)
+        # It prints more, and must not wait for a reader.
         threading.Thread(target=etcd.process.stdout.read, daemon=True).start()
         return etcd.process
 
@@ -366,7 +366,7 @@ class SettingsTest(unittest.TestCase):
             running.process.wait()
         running.process.stdout.close()
 
-    def start_standby(self, ports, said):
+    def start_standby(self, ports, output):
         """One of two coordinators; the state is in the same etcd."""
         (container, template) = self.containers_of("etcd-ha")["coordinator"]
         self.assertEqual(
@@ -374,7 +374,7 @@ class SettingsTest(unittest.TestCase):
         )
         running, _ = self.start(container, template, ports)
         self.addCleanup(self.end, running)
-        self.assertTrue(running.wait_for(said), running.said)
+        self.assertTrue(running.wait_for(output), running.output)
         return running
 
     def status_of(self, ports, path):
@@ -387,7 +387,7 @@ class SettingsTest(unittest.TestCase):
                 return error.code
 
     def test_a_roll_out_of_two_coordinators_goes_on_while_one_can_lead(self):
-        """What the kubelet's probe is told, which is what a roll-out sees."""
+        """What the kubelet's probe gets, which is what a roll-out sees."""
         etcd = free_port()
         os.makedirs(os.path.join(self.folder, "var/lib/coxswain"))
         server = self.start_etcd(etcd)
@@ -406,11 +406,11 @@ class SettingsTest(unittest.TestCase):
         self.assertEqual(self.status_of(ports[1], "/readyz"), 503)
 
         # The standby is replaced first, the one that leads when it is ready.
-        self.assertEqual(one.stop(), 0, one.said)
+        self.assertEqual(one.stop(), 0, one.output)
         one = self.start_standby(ports[1], "standing by for")
         self.check_health(ports[1], "liveness", "availability")
-        self.assertEqual(zero.stop(), 0, zero.said)
-        self.assertTrue(one.wait_for("listening on"), one.said)
+        self.assertEqual(zero.stop(), 0, zero.output)
+        self.assertTrue(one.wait_for("listening on"), one.output)
         self.check_health(
             ports[1], "liveness", "readiness", "availability"
         )
@@ -422,11 +422,11 @@ class SettingsTest(unittest.TestCase):
         server.wait()
         for running, its in ((zero, ports[0]), (one, ports[1])):
             self.assertTrue(
-                running.wait_for("state_not_reached"), running.said
+                running.wait_for("state_not_reached"), running.output
             )
             self.check_health(its, "liveness")
             self.assertEqual(self.status_of(its, "/readyz"), 503)
-            self.assertEqual(running.stop(), 0, running.said)
+            self.assertEqual(running.stop(), 0, running.output)
 
     def test_maps_have_the_digests_of_tokens_and_no_subjects(self):
         make = os.path.join(manifests.WORKSPACE, "deploy/haproxy/make_maps.sh")
@@ -466,7 +466,7 @@ class SettingsTest(unittest.TestCase):
                 text = page.read().decode()
         self.assertIn("# TYPE coxswain_", text)
 
-    def test_coordinators_listen_and_workers_learn_who_they_are(self):
+    def test_coordinators_listen_and_workers_learn_their_identity(self):
         for overlay in manifests.OVERLAYS:
             with self.subTest(overlay=overlay):
                 self.play(overlay, self.containers_of(overlay))
@@ -486,8 +486,8 @@ class SettingsTest(unittest.TestCase):
         coordinator, known = self.start(*parts["coordinator"], ports)
         try:
             # There is no etcd here: it is alive, and not ready.
-            said = "state_not_reached" if stands_by else "listening on"
-            self.assertTrue(coordinator.wait_for(said), coordinator.said)
+            output = "state_not_reached" if stands_by else "listening on"
+            self.assertTrue(coordinator.wait_for(output), coordinator.output)
             if stands_by:
                 self.check_health(ports, "liveness")
             else:
@@ -506,7 +506,7 @@ class SettingsTest(unittest.TestCase):
                 self.check_worker(overlay, parts["worker"], ports)
         finally:
             status = coordinator.stop()
-        self.assertEqual(status, 0, coordinator.said)
+        self.assertEqual(status, 0, coordinator.output)
 
     def play_accounts(self, objects, parts, coordinator, ports):
         """The rest of the pod, and a worker that comes through the proxy."""
@@ -523,8 +523,8 @@ class SettingsTest(unittest.TestCase):
         self.check_refused(known, "the token does not count")
         self.check_proxy_takes_over_certificates(proxy, known)
         # haproxy's own, by which of its processes ends first.
-        self.assertIn(proxy.stop(), (0, 128 + signal.SIGTERM), proxy.said)
-        # Where it is not told that there are signed ones, it knows them all.
+        self.assertIn(proxy.stop(), (0, 128 + signal.SIGTERM), proxy.output)
+        # Without the option for signed ones it knows all tokens.
         proxy = self.start_proxy(
             objects,
             os.path.join(self.folder, "renewed"),
@@ -537,22 +537,22 @@ class SettingsTest(unittest.TestCase):
     def check_worker(self, overlay, part, ports):
         worker, known = self.start(*part, ports)
         rest, _ = worker.process.communicate(timeout=TIMEOUT_S)
-        said = rest.decode()
+        output = rest.decode()
         if overlay == "gpu":  # and there may be none here
-            self.assertIn(worker.process.returncode, (0, 1), said)
+            self.assertIn(worker.process.returncode, (0, 1), output)
             if worker.process.returncode == 1:
-                self.assertIn("GPU", said)
+                self.assertIn("GPU", output)
                 return known
-        self.assertEqual(worker.process.returncode, 0, said)
+        self.assertEqual(worker.process.returncode, 0, output)
         most = int(known["COXSWAIN_NNODES"].split(":")[1])
-        for told in (
+        for variable in (
             "COXSWAIN_NODE=worker-2",
             "COXSWAIN_JOB=train",
             "COXSWAIN_COORDINATOR=" + known["COXSWAIN_COORDINATOR"],
             "COXSWAIN_WORLD_SIZE=%d" % (most * 8 if overlay == "gpu" else most),
             "COXSWAIN_ATTEMPT=%d" % (4 if overlay == "jobset" else 0),
         ):
-            self.assertIn(told + "\n", said)
+            self.assertIn(variable + "\n", output)
         return known
 
 
@@ -560,6 +560,6 @@ if __name__ == "__main__":
     COXSWAIN = os.path.realpath(sys.argv.pop(1))
     if manifests.kubectl() is None:
         print("SKIPPED: no kubectl (tools/install_deps.sh --tests has it):")
-        print("NO program was started as the manifests say")
+        print("NO program was started as in the manifests")
         sys.exit(0)
     unittest.main(verbosity=2)

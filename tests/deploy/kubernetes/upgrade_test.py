@@ -85,20 +85,20 @@ class UpgradeTest(unittest.TestCase):
         self.coxswain("checkpoint", "verify", "newest", "--job", "train")
 
         # New processes in the places of the old ones, of today's version.
-        said = self.coxswain(
+        output = self.coxswain(
             *"run --nproc 3 --min-workers 2 --node old --job train".split(),
             *("--", TOY, "--steps", "40"),
         )
-        begun = re.findall(r"\] generation (\d+) rank (\d+) of 3", said)
+        begun = re.findall(r"\] generation (\d+) rank (\d+) of 3", output)
         self.assertEqual(sorted(rank for _, rank in begun), ["0", "1", "2"])
         for generation, _ in begun:
             self.assertGreater(int(generation), int(before["generation"]))
         results = [
             json.loads(line.split("] result ")[1])
-            for line in said.splitlines()
+            for line in output.splitlines()
             if "] result " in line
         ]
-        self.assertEqual(len(results), 3, said)
+        self.assertEqual(len(results), 3, output)
         for result in results:
             self.assertTrue(result["exact"])
             self.assertEqual(result["step"], 40)

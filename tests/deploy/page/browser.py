@@ -92,7 +92,7 @@ class Browser:
     def run(self, script, *arguments):
         return self.driver.execute_script(script, *arguments)
 
-    def wait(self, condition, what, patience=TIMEOUT_S):
+    def wait(self, condition, what, timeout=TIMEOUT_S):
         """Until condition() is true; returns it. No time is spent for good."""
         from selenium.common.exceptions import (
             StaleElementReferenceException,
@@ -103,7 +103,7 @@ class Browser:
         try:
             return WebDriverWait(
                 self.driver,
-                patience,
+                timeout,
                 poll_frequency=0.05,
                 ignored_exceptions=[StaleElementReferenceException],
             ).until(lambda _: condition())
@@ -111,7 +111,7 @@ class Browser:
             shown = self.run("return document.body.innerText")
             raise AssertionError(
                 "waited %d s for: %s. The page shows:\n%s"
-                % (patience, what, shown[:4000])
+                % (timeout, what, shown[:4000])
             ) from None
 
     def wait_for(self, script, what, *arguments):

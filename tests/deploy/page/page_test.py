@@ -176,7 +176,7 @@ class PageTest(unittest.TestCase):
         self.assertIn("Steps 1", self.window.text("figcaption"))
         self.assertIn("to 1234", self.window.text("figcaption"))
 
-    def test_a_job_that_is_unknown_is_said_to_be(self):
+    def test_an_unknown_job_is_shown_as_unknown(self):
         server = self.serve(Job("mnist", 2))
         self.window.open(server.url + "/#/jobs/other")
         self.window.wait(

@@ -39,7 +39,7 @@ class Job:
         self.step = 1200
         self.now = NOW
 
-    def say(self, usual):
+    def text_or(self, usual):
         return usual if self.text is None else self.text
 
     def row(self):
@@ -55,12 +55,14 @@ class Job:
             "waiting": 0,
             "step": self.step,
             "steps_per_second": 17.4,
-            "hook": self.say("powersgd(rank=2,start_step=100)"),
+            "hook": self.text_or("powersgd(rank=2,start_step=100)"),
             "plan_version": 2,
             "stragglers": sorted(self.slow)[:16],
             "payload_bytes": 5 * 10**7 * self.ranks,
             "wire_bytes": 10**8 * self.ranks,
-            "last_event": self.say("worker node-b/1 was lost: exit status 137"),
+            "last_event": self.text_or(
+                "worker node-b/1 was lost: exit status 137"
+            ),
         }
 
     def member(self, rank):
@@ -68,10 +70,10 @@ class Job:
         return {
             "rank": rank,
             "local_rank": rank % 8,
-            "node": self.say("node-%d" % (rank // 8)),
+            "node": self.text_or("node-%d" % (rank // 8)),
             "slot": rank % 8,
-            "host": self.say(host),
-            "address": self.say("10.0.0.%d:4711" % (rank // 8 % 250 + 1)),
+            "host": self.text_or(host),
+            "address": self.text_or("10.0.0.%d:4711" % (rank // 8 % 250 + 1)),
             "incarnation": "%016x" % (rank * 7919 + 17),
             "state": "attached",
             "heard_at": self.now - 0.4,
@@ -81,7 +83,7 @@ class Job:
             "collective_sequence": self.step * 3,
             "rounds": self.step,
             "bucket": 2,
-            "activity": self.say(
+            "activity": self.text_or(
                 "" if rank in self.slow
                 else "waits for the decision of step %d" % (self.step + 1)
             ),
@@ -94,14 +96,14 @@ class Job:
     def plan(self, version):
         return {
             "version": version,
-            "hook": self.say(
+            "hook": self.text_or(
                 "powersgd(rank=2,start_step=100)" if version > 1
                 else "allreduce"
             ),
             "accumulation_steps": 4 if version > 1 else 2,
             "compression_start_step": -1,
             "global_micro_batches": 16,
-            "terms": {"enforcement": self.say("audit"), "tail": "flush"},
+            "terms": {"enforcement": self.text_or("audit"), "tail": "flush"},
             "at_step": 400 if version > 1 else 0,
             "seen_at": self.now - 3600 / version,
             "seen_step": 400 if version > 1 else 0,
@@ -112,7 +114,7 @@ class Job:
         return {
             "ended_at": self.now if self.state == "ended" else None,
             "findings": [
-                self.say(
+                self.text_or(
                     "rank %d (host-%d) has not sent its ticket of step %d: "
                     "%d ranks wait for it" % (rank, rank // 8, self.step + 1,
                                               self.ranks - len(slow))
@@ -126,7 +128,7 @@ class Job:
                     "round": self.step - back,
                     "step": self.step - back,
                     "commit": True,
-                    "reason": self.say(""),
+                    "reason": self.text_or(""),
                     "decided_at": self.now - back * 0.05,
                     "tickets_seconds": 0.01,
                     "last_rank": slow[0] if slow else 0,
@@ -138,7 +140,7 @@ class Job:
 
     def checkpoint(self, back):
         return {
-            "id": self.say("step-%06d" % (self.step - 200 * back)),
+            "id": self.text_or("step-%06d" % (self.step - 200 * back)),
             "step": self.step - 200 * back,
             "generation": 4,
             "created_at": self.now - 40 - 700 * back,
@@ -161,7 +163,7 @@ class Job:
         ]:
             hooks.append(
                 {
-                    "hook": self.say(hook),
+                    "hook": self.text_or(hook),
                     "gradient_bytes": gradient,
                     "payload_bytes": payload,
                     "wire_bytes": wire,
@@ -239,8 +241,8 @@ class Job:
             answer["ranks"].append(
                 {
                     "rank": rank,
-                    "host": self.say("host-%d" % (rank // 8)),
-                    "node": self.say("node-%d" % (rank // 8)),
+                    "host": self.text_or("host-%d" % (rank // 8)),
+                    "node": self.text_or("node-%d" % (rank // 8)),
                     "slot": rank % 8,
                     "straggler_steps": sum(
                         rank in self.slow_in(step) for step in numbers
@@ -255,7 +257,7 @@ class Job:
         return answer
 
     def events(self, after):
-        told = [
+        rows = [
             ("info", "generation_begun", -1, {"world_size": "5"}),
             ("warning", "member_lost", 4, {"reason": "exit status 137"}),
             ("info", "regroup_decided", -1, {"reason": "a spare waits"}),
@@ -269,16 +271,16 @@ class Job:
                     self.now - 600 + index * 60, datetime.timezone.utc
                 ).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
                 "level": level,
-                "event": self.say(event),
+                "event": self.text_or(event),
                 "job": self.name,
                 "generation": 4,
                 **({"rank": rank} if rank >= 0 else {}),
                 **{
-                    self.say(name): self.say(text)
+                    self.text_or(name): self.text_or(text)
                     for name, text in fields.items()
                 },
             }
-            for index, (level, event, rank, fields) in enumerate(told)
+            for index, (level, event, rank, fields) in enumerate(rows)
             if index + 1 > after
         ]
-        return {"events": events, "last": max(after, len(told))}
+        return {"events": events, "last": max(after, len(rows))}
