@@ -216,7 +216,7 @@ TEST_P(HookConformance, AnOwnStateThatDoesNotFitChangesNothing) {
     damaged.tensors[i].data += "more";
     refuses(damaged, i % 2 == 0 ? 1 : 0);
     damaged = own;
-    damaged.tensors[i].parameter = "nobody's";
+    damaged.tensors[i].parameter = "no such parameter";
     refuses(damaged, 1);
     damaged = own;
     damaged.tensors[i].kind = "unheard_of";

@@ -60,7 +60,7 @@ WorkPtr StreamCommunicator::Mark() {
 
 absl::StatusOr<std::unique_ptr<DeviceSequence>> StreamCommunicator::Record(
     const std::function<absl::Status()>& enqueue) {
-  if (!records_) return absl::UnimplementedError("told not to record");
+  if (!records_) return absl::UnimplementedError("recording is switched off");
   const int64_t collectives = sequence();
   const int64_t bytes = payload_bytes();
   COXSWAIN_RETURN_IF_ERROR(runtime_.BeginCapture(stream_));

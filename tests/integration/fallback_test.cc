@@ -191,7 +191,7 @@ TEST_F(FallbackIntegrationTest, AStopThatTheyAgreeOnIsTheSameForAll) {
   EXPECT_NE(std::get<3>(received_[0].back()), "");
   InThreads(3, [&](int rank) {
     if (rank == 2) return StartCoordinator();
-    EXPECT_OK(sessions_[static_cast<size_t>(rank)]->Leave("told to stop"));
+    EXPECT_OK(sessions_[static_cast<size_t>(rank)]->Leave("stopped"));
   });
 }
 

@@ -111,7 +111,7 @@ TEST_P(EveryMethodTest, OneJobCannotTouchAnother) {
   for (const std::string& method : Methods(a)) {
     const auto request = RequestAbout(method, "b");
     ASSERT_NE(request->ByteSizeLong(), 0)
-        << method << " does not say for which job it is: auth_interceptor";
+        << method << " does not name its job: see auth_interceptor";
     const CallResult result =
         Call(a, method, request->SerializeAsString(), kTimeout);
     EXPECT_THAT(result.status,

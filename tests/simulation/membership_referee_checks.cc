@@ -178,7 +178,7 @@ void MembershipReferee::CheckLoss(const server::Member& lost) {
     return Violate("a generation ends by the loss of one that was not in it");
   }
   if (!JustLost(*last_, *state)) {
-    Violate(absl::StrCat(lost.ToString(), " is given up without a reason"));
+    Violate(absl::StrCat(lost.ToString(), " counts as lost without a reason"));
   }
   // One that failed may come back all the same.
   state->lost = !state->failed || state->for_good;

@@ -200,7 +200,7 @@ TEST_P(FailsAfterTheEndTest, HasNothingToDoWhenItIsStartedAgain) {
   cluster.Finish({{launcher, 0}});
   EXPECT_THAT(cluster.Transcript(),
               HasSubstr("exited with code 3; it is started again (1 of 1)"));
-  EXPECT_THAT(cluster.lives(), SizeIs(2)) << "somebody has trained once more\n"
+  EXPECT_THAT(cluster.lives(), SizeIs(2)) << "a worker has trained once more\n"
                                           << cluster.Transcript();
 }
 

@@ -52,7 +52,7 @@ void RandomKills::StartAll() {
       "--backend",      options_.seed % 2 == 1 ? "shm" : "gloo"};
   workers_ = cluster_.Start({"workers", kWorld, run, toy});
   ASSERT_TRUE(cluster_.AwaitSteps(kWorld, kProgress));
-  static_assert(kSpares == kWorld, "all launchers of a job say the same");
+  static_assert(kSpares == kWorld, "all launchers of a job have the same");
   spares_ = cluster_.Start({"spares", kSpares, run, toy});
 }
 
