@@ -19,7 +19,7 @@ constexpr size_t kMaxShownGroups = 6;  // values that one sentence names
 // Heartbeats come every second or so: less silence than that says nothing.
 // Ranks that wait for each other no longer than this do so in any job.
 constexpr absl::Duration kUsual = absl::Seconds(1);
-constexpr absl::Duration kWorthSaying = absl::Seconds(3);
+constexpr absl::Duration kWorthReporting = absl::Seconds(3);
 
 using Ranks = std::vector<int>;
 
@@ -82,7 +82,7 @@ class Search {
     }
   }
 
-  // What a rank that is missed does instead, if it is known.
+  // Adds what a missing rank does instead, if it is known.
   void Explain(int rank) {
     if (rank < 0 || static_cast<size_t>(rank) >= input_.ranks.size()) return;
     if (findings_.size() >= kMaxFindings) return;
@@ -94,7 +94,8 @@ class Search {
     findings_.push_back(absl::StrCat(
         "rank ", rank, ": ", LastTicketText(it), "; ", it.micro_batches,
         " micro-batches begun, last progress ", Ago(it.progressed),
-        it.activity.empty() ? "" : absl::StrCat("; it says: ", it.activity)));
+        it.activity.empty() ? ""
+                            : absl::StrCat("; it reports: ", it.activity)));
   }
 
   std::string Ago(absl::Time time) const {
@@ -103,18 +104,18 @@ class Search {
   }
 
   std::string LastTicketText(const RankActivity& it) const {
-    if (!it.ticket.has_value()) return "no ticket ever came";
+    if (!it.ticket.has_value()) return "it has sent no ticket";
     if (it.ticket->inferred) {
       return absl::StrCat("its last ticket, of round ", it.ticket->round,
                           " of stream \"", it.ticket->stream,
-                          "\", came before the coordinator was restarted");
+                          "\", arrived before the coordinator was restarted");
     }
     return absl::StrCat("its last ticket was of step ", it.ticket->step,
                         " of stream \"", it.ticket->stream, "\", ",
                         Ago(it.ticket->at));
   }
 
-  // Whether an exchange is owed by anybody at all.
+  // Returns whether any rank owes an exchange.
   bool Owed() const {
     if (live_.size() < input_.ranks.size()) return false;
     return std::any_of(live_.begin(), live_.end(), [this](int rank) {
@@ -122,14 +123,14 @@ class Search {
     });
   }
 
-  // Nobody moves, although nobody's ticket is missing: an exchange that does
+  // No rank makes progress, although no ticket is missing: an exchange does
   // not end, or all ranks hang outside of one.
   bool NameIdle() {
     if (open_ != nullptr || live_.empty() || !Owed()) return false;
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) last = std::max(last, Rank(rank).progressed);
     const bool stalled = now_ - last >= input_.progress_timeout;
-    if (now_ - last < kWorthSaying && !stalled) return false;
+    if (now_ - last < kWorthReporting && !stalled) return false;
     const std::string headline = absl::StrCat(
         "no rank has made progress for ", Rounded(now_ - last),
         AllDecided() ? ", and all had agreed on their last exchange: it does "
@@ -143,7 +144,7 @@ class Search {
         return false;
       }
       if (stalled) outliers_.insert(live_.begin(), live_.end());
-      findings_.push_back(absl::StrCat("all ranks are at the same place: ",
+      findings_.push_back(absl::StrCat("all ranks are at the same point: ",
                                        Rank(live_[0]).collective_sequence,
                                        " collectives started, bucket ",
                                        Rank(live_[0]).bucket));
@@ -192,26 +193,26 @@ class Search {
            NameGroups("bucket", "launched last", &RankActivity::bucket);
   }
 
-  // Silence is what leases are for; here it only explains the rest.
+  // Leases handle silence; here it only explains the rest.
   void NameSilent() {
     Ranks silent;
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) {
-      if (now_ - Rank(rank).last_contact < kWorthSaying) continue;
+      if (now_ - Rank(rank).last_contact < kWorthReporting) continue;
       silent.push_back(rank);
       last = std::max(last, Rank(rank).last_contact);
     }
     if (silent.empty()) return;
-    findings_.push_back(absl::StrCat("nothing at all was heard of ",
-                                     RankList(silent), " for ",
-                                     Rounded(now_ - last)));
+    findings_.push_back(absl::StrCat(
+        With(silent, "has sent nothing for ", "have sent nothing for "),
+        Rounded(now_ - last)));
   }
 
   std::string Calm() const {
-    if (input_.stopped) return "all ranks were told to stop, and nobody waits";
+    if (input_.stopped) return "all ranks were asked to stop; no rank waits";
     if (live_.empty()) return "all ranks have left";
-    if (!Owed()) return "no exchange is under way, and nobody waits";
-    return "the job makes progress, and nobody waits";
+    if (!Owed()) return "no exchange is under way; no rank waits";
+    return "the job makes progress; no rank waits";
   }
 
   absl::Status Error(const StallReport& report) const {
@@ -234,7 +235,7 @@ class Search {
         report.findings.begin(),
         report.findings.begin() + static_cast<std::ptrdiff_t>(count));
     return ScheduleMismatchError(
-        absl::StrCat("the job stands still: ", absl::StrJoin(first, "; "),
+        absl::StrCat("the job is stalled: ", absl::StrJoin(first, "; "),
                      "; look at ", RankList(report.outliers)),
         mismatch);
   }
