@@ -100,7 +100,7 @@ void coxswain_bench_orthogonalise(float* const* a, const int64_t* n,
   coxswain::Orthogonalise(list, coxswain::Orthogonalisation::kAuto, 0);
 }
 
-// A model of float32 parameters; see Specs.
+// Returns a model of float32 parameters; see Specs.
 Model* coxswain_bench_model(const char* spec, int world_size,
                             int64_t parameters, const int64_t* dimensions,
                             const int64_t* extents) {
@@ -116,8 +116,8 @@ int64_t coxswain_bench_model_buckets(const Model* model) {
   return static_cast<int64_t>(model->buckets().size());
 }
 
-// The elements of a bucket; and its parameters in order, up to `capacity`.
-// Returns how many parameters it has.
+// Writes the elements of a bucket, and its parameters in order, up to
+// `capacity`. Returns how many parameters it has.
 int64_t coxswain_bench_model_bucket(const Model* model, int64_t bucket,
                                     int64_t* elements, int64_t* parameters,
                                     int64_t capacity) {

@@ -35,8 +35,8 @@ void PrintTo(const HookUnderTest& hook, std::ostream* out) {
   *out << hook.spec;
 }
 
-// A hook whose averages are linear in the ranks' gradients and errors: those of
-// the uninterrupted run but for rounding.
+// Returns a hook whose averages are linear in the ranks' gradients and errors:
+// those of the uninterrupted run but for rounding.
 HookUnderTest Exact(std::string name, std::string spec) {
   HookUnderTest hook;
   hook.name = std::move(name);
@@ -46,9 +46,8 @@ HookUnderTest Exact(std::string name, std::string spec) {
   return hook;
 }
 
-// What is compressed is a bucket as one matrix, and so is what is exact: an
-// element that is small among others in a bucket may be off by the rounding of
-// those.
+// Returns a hook as Exact, which compresses a bucket as one matrix: an element
+// that is small among others in a bucket may be off by the rounding of those.
 HookUnderTest ExactByBucket(std::string name, std::string spec) {
   HookUnderTest hook = Exact(std::move(name), std::move(spec));
   hook.norm = NormOf::kBucket;
@@ -56,8 +55,9 @@ HookUnderTest ExactByBucket(std::string name, std::string spec) {
   return hook;
 }
 
-// One whose ranks round what they send: another number of ranks rounds other
-// values, and from then on two runs differ as their steps are rounded.
+// Returns a hook whose ranks round what they send: another number of ranks
+// rounds other values, and from then on two runs differ as their steps are
+// rounded.
 HookUnderTest Rounded(std::string name, std::string spec, Distance distance) {
   HookUnderTest hook;
   hook.name = std::move(name);
@@ -168,8 +168,8 @@ TEST_P(AnyWorldSize, GoesOnAsIfItHadNotBeenInterrupted) {
   EXPECT_LE(largest.later, bound.later);
 }
 
-// Each hook in both types, once with the same and once with other buckets, or
-// in all combinations.
+// Returns each hook in both types, once with the same and once with other
+// buckets, or in all combinations.
 std::vector<Parameter> Parameters() {
   std::vector<Parameter> parameters;
   bool other_buckets = false;

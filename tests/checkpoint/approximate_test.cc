@@ -33,7 +33,7 @@ std::vector<Gradients> Train(HookWorld& world, int64_t from, int64_t to) {
   return results;
 }
 
-// What a world logs that goes on for two steps from this state.
+// Returns the log of a world that goes on for two steps from this state.
 std::string LogOf(const HookState& state, HookWorld& world) {
   testing::internal::CaptureStderr();
   EXPECT_OK(world.Load(state));

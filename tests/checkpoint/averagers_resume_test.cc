@@ -77,7 +77,7 @@ class AveragedJob {
     });
   }
 
-  // The parameters that all ranks agree on.
+  // Returns the parameters that all ranks agree on.
   Gradients Agree() {
     InThreads(size(), [&](int rank) {
       EXPECT_OK(averager(rank).AverageNow(At(rank).values));

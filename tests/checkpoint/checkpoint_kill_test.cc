@@ -63,7 +63,7 @@ class CheckpointKillTest : public testing::Test {
     workers_->WaitForStdout("(never printed)", time).IgnoreError();
   }
 
-  // The newest step of which a worker knows that it is complete.
+  // Returns the newest step of which a worker knows that it is complete.
   int64_t Announced() const {
     int64_t newest = 0;
     for (const std::string& line : LinesWith(workers_->out(), "complete ")) {
@@ -83,7 +83,7 @@ class CheckpointKillTest : public testing::Test {
         ConnectWithoutRetries(address_), fence, RetryPolicy()));
   }
 
-  // What is below the checkpoints' folder, besides complete ones.
+  // Returns what is below the checkpoints' folder, besides complete ones.
   std::vector<std::string> Garbage() const {
     std::vector<std::string> found;
     std::error_code ignored;  // there is no folder before the first

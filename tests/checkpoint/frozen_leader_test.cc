@@ -111,7 +111,7 @@ class FrozenLeaderTest : public testing::Test {
     ASSERT_OK(first_->WaitForStderr("term=3", kTimeout));
   }
 
-  // The steps of the complete checkpoints, each of which is whole.
+  // Returns the steps of the complete checkpoints, each of which is whole.
   std::vector<int64_t> WholeSteps() {
     std::vector<int64_t> steps;
     const auto all = session_->checkpoints().List();

@@ -120,7 +120,7 @@ bool IsInteger(DType dtype) {
          dtype == DType::kInt64 || dtype == DType::kUInt8;
 }
 
-// The error that a sum of four values below 8 may have.
+// Returns the error that a sum of four values below 8 may have.
 double Tolerance(DType dtype) {
   switch (dtype) {
     case DType::kFloat32:
@@ -1046,7 +1046,7 @@ std::vector<Group> SplitAll(const Group& group,
   return children;
 }
 
-// The ranks' parts of one list, in the order of the list.
+// Returns the ranks' parts of one list, in the order of the list.
 Group InListOrder(Group parts, const std::vector<int>& list) {
   Group ordered;
   for (const int rank : list) ordered.push_back(std::move(parts[rank]));

@@ -33,8 +33,8 @@ std::vector<Gradients> SameAverage(const HookCase& hook,
   return other;
 }
 
-// A model that has lost p3 and got another parameter before all others, and
-// in which p4, a matrix, has its transpose's shape.
+// Returns a model that has lost p3 and got another parameter before all others,
+// and in which p4, a matrix, has its transpose's shape.
 std::vector<ParameterSpec> OtherParameters(const HookCase& hook) {
   std::vector<ParameterSpec> parameters = Parameters(hook);
   std::swap(parameters[4].shape[0], parameters[4].shape[1]);

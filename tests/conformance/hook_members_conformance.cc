@@ -30,8 +30,9 @@ struct Change {
 
 constexpr int kNew = -1;
 
-// One of four lost; the first of two; a spare in place of a lost one; one
-// more; fewer and other ranks in another order; one in three buckets.
+// Returns changes of members: one of four lost; the first of two; a spare in
+// place of a lost one; one more; fewer and other ranks in another order; one in
+// three buckets.
 const std::vector<Change>& Changes() {
   static const auto* changes = new std::vector<Change>{
       {4, {0, 2, 3}},    {2, {1}},          {3, {0, 2, kNew}},
@@ -55,7 +56,7 @@ Gradients OwnError(const HookCase& hook, HookWorld& world, int rank) {
   return MeanError(world.SaveAlone(rank), Parameters(hook), 1);
 }
 
-// What the ranks that go on had left out, as its share of the mean.
+// Returns the errors of the ranks that go on, as their share of the mean.
 Gradients ErrorThatStays(const HookCase& hook, const Change& change,
                          HookWorld& world) {
   Gradients stays;
@@ -68,7 +69,8 @@ Gradients ErrorThatStays(const HookCase& hook, const Change& change,
   return stays;
 }
 
-// A new rank takes over what all have alike from one that was there.
+// Returns the world after the change, in which a new rank takes over from a
+// former one what all have alike.
 HookWorld GoOn(const HookCase& hook, const Change& change, HookWorld& before) {
   int peer = 0;
   for (const int rank : change.from) peer = rank == kNew ? peer : rank;

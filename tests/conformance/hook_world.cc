@@ -48,8 +48,8 @@ double Read(DType dtype, const char* in) {
                                          : BFloat16ToFloat(bits)};
 }
 
-// The sum of four uniforms of 16 bits, with mean 0 and variance 1. Tests draw
-// millions of these.
+// Returns the sum of four uniforms of 16 bits, with mean 0 and variance 1.
+// Tests draw millions of these.
 double NearlyNormal(uint64_t bits) {
   double sum = 0;
   for (int part = 0; part < 4; ++part) {

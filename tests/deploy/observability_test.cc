@@ -166,7 +166,7 @@ class ObservabilityTest : public testing::Test {
     EXPECT_TRUE(parsed["now"].is_number());
     return parsed;
   }
-  // Whether the last heartbeats of all ranks have come.
+  // Returns whether the last heartbeats of all ranks have come.
   bool AllStepsAreKnown(const json& steps) {
     const auto& rows = steps["steps"];
     if (rows.empty() || rows.back()["step"] != kSteps - 1) return false;
@@ -330,7 +330,7 @@ void ExpectSame(const json& cli, const json& http,
 
 class SameJsonTest : public ObservabilityTest {
  protected:
-  // What the commands print with --json.
+  // Returns what the commands print with --json.
   json Status() {
     v1::DescribeRequest request;
     request.set_job("mnist");
@@ -481,8 +481,8 @@ TEST_F(ObservabilityTest, ARepeatedRequestIsAnsweredAsUnchanged) {
   EXPECT_EQ(Get("/api/v1/jobs", {{"If-None-Match", "\"other\""}})->status, 200);
 }
 
-// The metrics of a page of text; fails where the page breaks a rule of the
-// format. Those of a histogram by its own name.
+// Returns the metrics of a page of text; fails where the page breaks a rule of
+// the format. Those of a histogram by its own name.
 std::set<std::string> CheckMetrics(const std::string& text) {
   static const std::regex name("[a-zA-Z_:][a-zA-Z0-9_:]*");
   static const std::regex sample(
@@ -535,7 +535,7 @@ std::set<std::string> CheckMetrics(const std::string& text) {
   return seen;
 }
 
-// All names of ours in a file, those of a histogram by its own name.
+// Returns all names of ours in a file, those of a histogram by its own name.
 std::set<std::string> NamesIn(const std::string& text,
                               const std::set<std::string>& known) {
   static const std::regex name("coxswain_[a-z0-9_]+");

@@ -76,7 +76,7 @@ void ReadEnvironment(absl::string_view text) {
   }).IgnoreError();
 }
 
-// Whether a command line would make this process read files.
+// Returns whether a command line would make this process read files.
 bool NamesFile(absl::string_view text) {
   return absl::StrContains(text, '/') || absl::StrContains(text, '@') ||
          absl::StrContains(text, "--config");

@@ -25,7 +25,8 @@ namespace {
 constexpr absl::Duration kDeadline = absl::Seconds(60);
 constexpr float kLearningRate = 0x1p-4f;  // its products are exact
 
-// The golden case's parameters come first, what PyTorch cannot take last.
+// Returns the golden case's parameters first, and those that PyTorch does not
+// support last.
 std::vector<size_t> Indices() {
   std::vector<size_t> indices = AveragedParameters();
   for (size_t p = kGoldenParameters; p < GoldenModel().size(); ++p) {
@@ -34,7 +35,7 @@ std::vector<size_t> Indices() {
   return indices;
 }
 
-// Those of the model's values, one parameter after the other.
+// Returns those values of the model, one parameter after the other.
 std::vector<float> Flat(const Gradients& all) {
   std::vector<float> flat;
   for (const size_t p : Indices()) {
@@ -70,7 +71,7 @@ class Trainer {
     return averager_->Configure(parameters_, spans_, *communicator_);
   }
 
-  // The parameters after a step.
+  // Returns the parameters after a step.
   absl::StatusOr<std::vector<float>> Step(int64_t step) {
     std::vector<float> gradients =
         Flat(GoldenGradients(step, communicator_->rank()));

@@ -77,9 +77,9 @@ class Case {
   int64_t steps() const { return out().shape[0]; }
   // Steps that are plain averages come before those with a Q.
   int64_t start() const { return steps() - FirstQ().shape[0]; }
-  // Whether it has a Q in our hook: vectors never have. PyTorch takes them for
-  // matrices of one column if min_compression_rate is below 1, which changes
-  // nothing, as such a matrix is its own approximation.
+  // Returns whether the parameter has a Q in our hook: vectors never have.
+  // PyTorch takes them for matrices of one column if min_compression_rate is
+  // below 1, which changes nothing, as such a matrix is its own approximation.
   bool compresses(const ParameterSpec& parameter) const {
     return parameter.shape.size() >= 2 &&
            file_.tensors.count(absl::StrCat("q/", parameter.name)) != 0;
@@ -88,7 +88,7 @@ class Case {
     return file_.tensors.at(absl::StrCat("q/", parameter));
   }
 
-  // The gradients after a step, of PyTorch's parameters.
+  // Returns the gradients of PyTorch's parameters after a step.
   Gradients Expected(int64_t step) const {
     const std::vector<double> values = out().Slice(step);
     Gradients expected;
@@ -115,8 +115,8 @@ class Case {
   int ranks_ = 0;
 };
 
-// The largest relative difference of one tensor; checks that ours beyond
-// PyTorch's are averages.
+// Returns the largest relative difference of one tensor; checks that ours
+// beyond PyTorch's are averages.
 double Worst(const Gradients& ours, const Gradients& expected,
              const Gradients& average) {
   double worst = 0;

@@ -193,7 +193,7 @@ class ReplayGoldenTest
                                            options);
   }
 
-  // A loss whose gradients are those that rank `rank` had in a step.
+  // Returns a loss whose gradients are those that rank `rank` had in a step.
   Tensor Loss(const TrainingNet& net, int64_t step, int rank) const {
     const GoldenTensor& recorded = file_.tensors.at("gradients");
     const Tensor all = ::torch::tensor(recorded.Slice(step), ::torch::kFloat32)

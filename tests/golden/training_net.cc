@@ -41,7 +41,8 @@ void Initialise(TrainingNet& net) {
   }
 }
 
-// Each time in turn no rank, rank 0, rank 1, both.
+// Returns whether the rank uses the branch: in turn no rank, rank 0, rank 1,
+// both.
 bool UsesBranch(int64_t step, int64_t micro, int rank) {
   return micro == 0 && (step % 4 == rank + 1 || step % 4 == 3);
 }

@@ -66,7 +66,7 @@ void AddLowRank(std::vector<Case>* cases) {
   }
 }
 
-// The matrices of torchvision's ResNet-50, as PowerSGD sees them.
+// Returns the matrices of torchvision's ResNet-50, as PowerSGD sees them.
 std::vector<LowRankShape> ResNet50(int64_t rank) {
   std::vector<LowRankShape> shapes = {{64, 147, rank}};
   int64_t in = 64;

@@ -107,7 +107,7 @@ std::string Text(const char* format, double a, double b, int64_t at) {
   return text;
 }
 
-// The first element of a part that differs.
+// Returns the first element of a part that differs.
 std::string DifferenceOf(const Part& part, const unsigned char* expected,
                          const unsigned char* got) {
   if (part.content == Content::kIgnored ||

@@ -39,7 +39,8 @@ uint64_t FreshSeed() {
       std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// What the CPU makes of it. `first` varies the order of blocks and threads.
+// Runs the case on the CPU and returns the memory. `first` varies the order of
+// blocks and threads.
 std::vector<unsigned char> OnHost(const Case& one, uint64_t seed, int64_t first,
                                   int64_t* launches) {
   // Aligned as memory of a GPU is.
@@ -195,7 +196,8 @@ int CheckOnDevice(bool few) {
   return Report("GPU against CPU", cases, all, wrong, seed);
 }
 
-// The fastest of some runs of what `enqueue` puts on the stream, in seconds.
+// Returns the fastest of some runs of what `enqueue` puts on the stream, in
+// seconds.
 double Time(const std::string& name, const std::function<void()>& enqueue) {
   cudaEvent_t before, after;
   Must(cudaEventCreate(&before), name);

@@ -25,7 +25,7 @@ double Norm(const Gradients& gradients) {
   return std::sqrt(sum);
 }
 
-// One rank's own error.
+// Returns one rank's own error.
 Gradients OwnError(HookWorld& world,
                    const std::vector<ParameterSpec>& parameters, int rank) {
   return MeanError(world.SaveAlone(rank), parameters, 1);

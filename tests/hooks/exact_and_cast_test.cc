@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSteps = 200;
 
-// A few tensors, among them a scalar and an empty one.
+// Returns a few tensors, among them a scalar and an empty one.
 std::vector<ParameterSpec> SmallModel(DType dtype) {
   std::vector<ParameterSpec> model = OddParameters(dtype);
   return {model[1], model[2], model[5], model[7], model[9]};

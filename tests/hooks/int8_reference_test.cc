@@ -17,7 +17,7 @@
 namespace coxswain {
 namespace {
 
-// All values of a bucket that has all parameters in registration order.
+// Returns all values of a bucket that has all parameters in registration order.
 std::vector<double> Flat(const Gradients& gradients) {
   std::vector<double> flat;
   for (const auto& values : gradients) {

@@ -18,7 +18,8 @@ namespace {
 
 constexpr char kPowerSgd[] = "powersgd(rank=2,start_step=2)";
 
-// The values of parameters whose registration numbers are these and above.
+// Returns the values of parameters whose registration numbers are these and
+// above.
 Gradients From(size_t first, const Gradients& values) {
   return Gradients(values.begin() + static_cast<int64_t>(first), values.end());
 }

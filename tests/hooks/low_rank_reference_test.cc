@@ -259,7 +259,7 @@ class BatchedWorld {
     return Padded(world_.Step(local));
   }
 
-  // The bucket as the one parameter of a model.
+  // Returns the bucket as the one parameter of a model.
   static std::vector<ParameterSpec> AsOne(DType dtype) {
     ParameterSpec one;
     one.shape = {kRows, kColumns};
@@ -275,8 +275,8 @@ class BatchedWorld {
     return {flat};
   }
 
-  // A step of the reference. What it computes for the zeros behind the bucket
-  // is no gradient: it is neither used nor missed.
+  // Makes a step of the reference, and returns the result. What it computes for
+  // the zeros behind the bucket is no gradient: it is neither used nor missed.
   static Gradients Emulate(LowRankReference& reference,
                            const std::vector<Gradients>& local, int64_t step) {
     std::vector<Gradients> padded;

@@ -19,7 +19,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A matrix, a vector that shares its bucket, a scalar, and one more matrix.
+// Returns a matrix, a vector that shares its bucket, a scalar, and one more
+// matrix.
 std::vector<ParameterSpec> Model(DType dtype = DType::kFloat32) {
   return {NamedParameter("matrix", {12, 20}, dtype),
           NamedParameter("vector", {9}, dtype),
@@ -180,8 +181,8 @@ Gradients Filled(const std::vector<ParameterSpec>& parameters, const Edge& edge,
   return gradients;
 }
 
-// Whether all averages stay below what float16 holds, if they travel so: wide
-// gradients do.
+// Returns whether all averages stay below what float16 holds, if they travel
+// so: wide gradients do.
 bool Fits(const AnyHook& hook, const Gradients& average, DType dtype) {
   const bool wide = dtype == DType::kFloat32 || dtype == DType::kFloat64;
   return !wide || hook.spec.find("fp16") == std::string::npos ||

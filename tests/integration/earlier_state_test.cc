@@ -144,7 +144,8 @@ TEST_P(EarlierPairTest, AStandbyTakesOverFromAnOlderCoordinator) {
   coordinator_.reset();
   auto older = Acquire();
   ASSERT_OK(server::MakeEarlier(&older->store()));
-  // What it writes while the newer one stands by is of its own form.
+  // What the older coordinator writes while the newer one stands by is of its
+  // own form.
   const std::string group(8, '\0');
   ASSERT_OK(Start(false, [&] {
     if (older == nullptr) return;

@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Point = ToyTrainingOptions::Point;
 
-// "3x5 2x15": steps by world size, in order.
+// Returns "3x5 2x15": steps by world size, in order.
 std::string RunsOf(const ElasticWorker& worker) {
   std::string text;
   for (const ToyRun& run : worker.state->runs()) {

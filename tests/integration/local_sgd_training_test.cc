@@ -81,7 +81,8 @@ bool Equal(const Weights& a, const Weights& b) {
   return true;
 }
 
-// What each rank holds after each step, and after AverageParameters at last.
+// Returns what each rank holds after each step, and after AverageParameters at
+// last.
 std::vector<std::vector<Weights>> Train(const std::string& spec) {
   const auto world = InProcessWorld::Create(kRanks);
   std::vector<std::vector<Weights>> history(kRanks);

@@ -76,7 +76,7 @@ class ModuleCheckpointTest : public ::testing::Test {
     if (started.ok()) coordinator_ = std::move(started).value();
   }
 
-  // An end with an error, or rank 0's, after all have ended.
+  // Runs all ranks. Returns an end with an error, or else rank 0's.
   Ended Train(const JobRun& run) {
     std::vector<Ended> ended(static_cast<size_t>(run.ranks));
     std::vector<std::thread> threads;
@@ -199,7 +199,7 @@ class ModuleCheckpointTest : public ::testing::Test {
            size;
   }
 
-  // The largest distance of two parameters of the same place.
+  // Returns the largest distance of two parameters of the same place.
   static double Distance(const Ended& a, const Ended& b) {
     double distance = 0;
     for (size_t i = 0; i < a.parameters.size(); ++i) {

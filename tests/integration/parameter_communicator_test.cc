@@ -28,7 +28,7 @@ ParameterServer& SharedServer() {
 
 using Group = std::vector<std::unique_ptr<Communicator>>;
 
-// All ranks of a job of its own.
+// Returns all ranks of a new job.
 Group MakeGroup(int size, absl::Duration timeout) {
   static std::atomic<int64_t> generation{0};
   const int64_t own = ++generation;

@@ -186,7 +186,8 @@ class ScheduleIntegrationTest : public ::testing::Test {
   absl::Status Announce(int rank, int64_t step) {
     return GateOf(rank).Announce(TicketOf(rank, step));
   }
-  // A whole round of one rank, which follows the plan.
+  // Makes a whole round of one rank, which follows the plan; returns the
+  // decision.
   absl::StatusOr<schedule::Decision> Step(int rank, int64_t step,
                                           const schedule::Vote& vote = {}) {
     absl::Status status = Announce(rank, step);

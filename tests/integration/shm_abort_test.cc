@@ -105,7 +105,7 @@ struct Case {
 
 class ShmAbortTest : public testing::TestWithParam<Case> {};
 
-// How long the wait of rank `waits` goes on after rank 0 was aborted.
+// Returns how long the wait of rank `waits` goes on after rank 0 was aborted.
 absl::Duration Measure(int waits) {
   WorkPtr work;  // outlives all threads
   const auto pair = MakePair();

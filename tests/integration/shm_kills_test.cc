@@ -64,7 +64,7 @@ class Folder {
   }
   const std::string& path() const { return path_; }
 
-  // The names of the sockets that the ranks have listened at.
+  // Returns the names of the sockets that the ranks have listened at.
   std::vector<std::string> SocketNames() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(path_)) {
@@ -113,7 +113,7 @@ std::vector<fs::path> OwnProcesses() {
   return own;
 }
 
-// Whether a process has a segment mapped or a descriptor of one.
+// Returns whether a process has a segment mapped or a descriptor of one.
 bool HoldsSegment(const fs::path& process) {
   if (absl::StrContains(Contents(process / "maps"), "/memfd:coxswain")) {
     return true;
@@ -172,7 +172,7 @@ class Round {
     }
   }
 
-  // How many were killed.
+  // Waits for the victims; returns how many were killed.
   int AwaitVictims() {
     int killed = 0;
     for (const auto& process : victims_) {

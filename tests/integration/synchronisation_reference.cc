@@ -22,7 +22,8 @@ bool LosesNothing(const AnyHook& hook) {
   return hook.spec == "allreduce" || absl::StartsWith(hook.spec, "stats(allre");
 }
 
-// How far the hook's result may be from the mean, but for what it keeps.
+// Returns how far the hook's result may be from the mean, but for what it
+// keeps.
 double Tolerance(const AnyHook& hook) {
   if (absl::StrContains(hook.spec, "bf16")) return 1e-2;
   if (absl::StrContains(hook.spec, "fp16")) return 2e-3;

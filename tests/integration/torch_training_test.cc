@@ -55,7 +55,8 @@ struct Net : nn::Module {
   nn::Linear hidden{nullptr}, out{nullptr};
 };
 
-// The samples [begin, begin + count) of an endless data set.
+// Returns the loss of the samples [begin, begin + count) of an endless data
+// set.
 Tensor Loss(Net& net, int64_t begin, int64_t count) {
   const Tensor number =
       ::torch::arange(begin, begin + count, ::torch::kFloat32).view({-1, 1});

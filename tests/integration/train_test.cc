@@ -35,7 +35,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int64_t kRows = 8;
 constexpr double kLearningRate = 0.1;
 
-// The rows of an endless data set.
+// Returns the rows of an endless data set.
 Tensor Rows(int64_t first) {
   const Tensor number =
       ::torch::arange(first, first + kRows, ::torch::kFloat64);
@@ -128,7 +128,7 @@ class TrainTest : public ::testing::Test {
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
-// What plain libtorch makes of all ranks' rows.
+// Returns the parameters that plain libtorch trains on all ranks' rows.
 std::vector<Tensor> Expected(int ranks, int64_t steps, int accumulation) {
   const std::shared_ptr<Net> net = MakeNet();
   ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);

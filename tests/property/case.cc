@@ -76,7 +76,7 @@ bool StepIsValid(const Case& one, const StepCase& step,
   return data && (together || step.ending != Ending::kDropped);
 }
 
-// The passes of a rank that exchange, all use the same terms.
+// Returns whether the passes of a rank that exchange all use the same terms.
 bool GraphIsStatic(const Case& one, int rank) {
   const uint32_t* uses = nullptr;
   for (const StepCase& step : one.steps) {

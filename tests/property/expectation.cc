@@ -59,7 +59,7 @@ void Adopt(const HookState& alone, size_t rank, size_t ranks,
   }
 }
 
-// What a hook with errors adds them to where weights differ: computed in
+// Returns what a hook with errors adds them to, if weights differ: computed in
 // float32 at least.
 double Weighted(DType dtype, double value, double factor) {
   if (factor == 1) return value;

@@ -8,7 +8,7 @@
 namespace coxswain::property {
 namespace {
 
-// The mean error and the count go over to the new hook.
+// Checks that the new hook takes over the mean error and the count.
 std::string CheckCarried(const std::vector<const RankStep*>& ranks) {
   if (!ranks[0]->carried) return "";
   std::vector<const SavedState*> from, to;
@@ -32,7 +32,7 @@ std::string CheckCarried(const std::vector<const RankStep*>& ranks) {
   return absl::StrCat("a carried hook has another mean error, by ", off);
 }
 
-// The error that came first: the others' are its consequence.
+// Returns the first error, which is the cause of the others'.
 std::string Errors(const Record& record) {
   std::string all;
   for (size_t rank = 0; rank < record.size(); ++rank) {

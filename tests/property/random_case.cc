@@ -209,7 +209,8 @@ void DrawOptions(Draw& draw, Case& one) {
   one.find_unused = false;
 }
 
-// How many steps each rank has data for; the longest, all.
+// Returns how many steps each rank has data for; at least one rank has data for
+// all.
 std::vector<int> Lengths(Draw& draw, const Case& one, int steps) {
   std::vector<int> length(static_cast<size_t>(one.world), steps);
   if (!one.uneven) return length;

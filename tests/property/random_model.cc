@@ -31,7 +31,7 @@ uint64_t StreamOf(uint64_t a, uint64_t b, uint64_t c = 0, uint64_t d = 0) {
   return Mix64(Mix64(Mix64(Mix64(a) + b) + c) + d);
 }
 
-// The same values, lying otherwise.
+// Returns the same values in another layout.
 Tensor LaidOut(const Tensor& dense, Memory memory) {
   switch (memory) {
     case Memory::kDense:

@@ -62,8 +62,9 @@ v1::JoinRequest LongManifest(const std::string& job, size_t size) {
   return request;
 }
 
-// A manifest with as many names as fit, and a value that no store takes, each
-// just within what a message may have; every fourth is larger than that.
+// Returns a manifest with as many names as fit, and a value that no store
+// takes, each just within what a message may have; every fourth is larger than
+// that.
 std::string HugeMessage(int64_t number) {
   const size_t size = number % 4 == 3 ? kLargest + 1000 : kLargest - 1000;
   if (number % 2 != 0) {

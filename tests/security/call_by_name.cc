@@ -28,7 +28,7 @@ std::string ToText(const grpc::ByteBuffer& buffer) {
                      whole.size());
 }
 
-// Whether there was any.
+// Sets the job wherever the message names one. Returns whether there was any.
 bool FillIn(const std::string& job, int depth, Message* message) {
   const auto& reflection = *message->GetReflection();
   const Descriptor& type = *message->GetDescriptor();

@@ -27,7 +27,7 @@ class HealthTest : public testing::Test {
  protected:
   HealthTest() : health_(HealthServer::Start("127.0.0.1:0").value()) {}
 
-  // The status of the answer; 0: none came.
+  // Returns the status of the answer; 0: none came.
   int Get(const std::string& path) {
     const auto result = client().Get(path.c_str());
     return result ? result->status : 0;
@@ -37,7 +37,7 @@ class HealthTest : public testing::Test {
     client.set_read_timeout(20);
     return client;
   }
-  // A connection that has sent these bytes.
+  // Returns a connection that has sent these bytes.
   UniqueFd Connect(const std::string& bytes) {
     UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = {};

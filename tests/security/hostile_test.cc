@@ -48,7 +48,7 @@ constexpr int64_t kMostResidentKib = kMostKib;
 constexpr int kConnections = 1000;
 #endif
 
-// A job of kRanks workers with its digests after each step.
+// Runs a job of kRanks workers; returns its digests after each step.
 std::vector<std::string> Job(const ReachableCoordinator& coordinator,
                              const std::vector<std::string>& more = {}) {
   std::vector<std::string> toy = {"--steps", absl::StrCat(kSteps), "--digest"};

@@ -108,7 +108,7 @@ TEST_F(SecureJobTest, TrainsWithCertificatesOfItsOwn) {
 }
 
 TEST_F(SecureJobTest, TrainsWithTokensThatAnIssuerHasSigned) {
-  // The folder of the fixture.
+  // Returns the folder of the fixture.
   TestCertificates files(absl::StrCat(
       "secure-job-",
       testing::UnitTest::GetInstance()->current_test_info()->name()));

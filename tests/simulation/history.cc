@@ -119,8 +119,8 @@ void DrawDeviation(Dice* dice, History* history) {
   }
 }
 
-// A deviation that a rank sends once, and does not repeat after a crash, cannot
-// be found afterwards.
+// Returns false for a deviation that a rank sends once, and does not repeat
+// after a crash: it cannot be found afterwards.
 bool OutlivesCrash(Deviation deviation) {
   return deviation != Deviation::kTwoTickets &&
          deviation != Deviation::kFutureRound;

@@ -33,7 +33,7 @@ using testing::Le;
 using testing::Not;
 using testing::SizeIs;
 
-// The options of one of the launchers of a job of two workers.
+// Returns the options of one of the launchers of a job of two workers.
 std::vector<std::string> OneOfTwo(const ServedCoordinator& coordinator,
                                   const std::string& node) {
   return {"--nnodes", "2",    "--node",        node,

@@ -77,7 +77,8 @@ class CoordinatorKillTest : public testing::Test {
     return status.ok();
   }
 
-  // One coordinator's life and death, and the beginning of the next one.
+  // Lets one coordinator run, kills it, and starts the next one. Returns false
+  // if the job ended.
   bool KillOnce(Process& job) {
     if (random_.Bits(draws_++) % 2 == 0 || in_a_row_ >= kMostInARow) {
       in_a_row_ = 0;

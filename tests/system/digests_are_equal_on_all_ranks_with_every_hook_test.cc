@@ -39,7 +39,7 @@ TEST_P(EveryHookTest, DigestsAreEqualAfterEveryStep) {
   }
 }
 
-// Each hook with both numbers of workers and both accumulations; in all
+// Returns each hook with both numbers of workers and both accumulations; in all
 // combinations only if EverySetting().
 std::vector<Case> Cases() {
   std::vector<Case> cases;

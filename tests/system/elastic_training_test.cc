@@ -50,8 +50,8 @@ struct Net : ::torch::nn::Module {
   ::torch::nn::Linear out{nullptr};
 };
 
-// The rows from `first` on of the endless data. No generator is asked: the
-// workers of this process would share it.
+// Returns the rows from `first` on of the endless data. No generator is asked:
+// the workers of this process would share it.
 Tensor Rows(int64_t first) {
   const Tensor numbers =
       ::torch::arange(kRows * 16, ::torch::kFloat64).view({kRows, 16});

@@ -12,8 +12,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Every fourth micro-batch, in the middle of windows of three, each rank
-// evaluates on a number of micro-batches of its own.
+// Trains; at every fourth micro-batch, in the middle of windows of three, each
+// rank evaluates on its own number of micro-batches.
 Ended Train(const std::vector<std::string>& options) {
   std::vector<std::string> all = {"--steps", "8",        "--accumulate",
                                   "3",       "--digest", "--windows"};

@@ -48,7 +48,7 @@ class OneNanTest : public testing::Test {
     return result;
   }
 
-  // The line of `coxswain why` on the step that was skipped.
+  // Returns the line of `coxswain why` on the step that was skipped.
   std::vector<std::string> SkipsInHistory() {
     const Ended why = RunToEnd(
         {kCoxswain, "why", "rows", "--coordinator", coordinator_.address()});

@@ -51,7 +51,7 @@ class PlanChangeTest : public testing::Test {
     return absl::OkStatus();
   }
 
-  // The changes of plan that a rank has seen: the same on all.
+  // Returns the changes of plan that a rank has seen: the same on all.
   static std::vector<std::string> Changes(const std::string& out) {
     const std::vector<std::string> changes = PrintedBy(0, "plan", out);
     for (int rank = 1; rank < kRanks; ++rank) {
@@ -71,8 +71,8 @@ class PlanChangeTest : public testing::Test {
   ServedCoordinator coordinator_;
 };
 
-// The version and the window that a step was exchanged with, from the output of
-// rank R.
+// Returns the version and the window that a step was exchanged with, from the
+// output of rank R.
 std::string WindowOf(int rank, int64_t step, const std::string& out) {
   const auto lines =
       PrintedBy(rank, absl::StrCat("window ", step, " of "), out);

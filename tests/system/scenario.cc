@@ -55,7 +55,7 @@ std::map<pid_t, ProcessEntry> AllProcesses() {
   return all;
 }
 
-// The words of the workers' own lines, without the launcher's prefix.
+// Returns the words of the workers' own lines, without the launcher's prefix.
 std::vector<std::vector<std::string>> WorkerLines(const std::string& out) {
   std::vector<std::vector<std::string>> lines;
   for (const std::string& line :

@@ -45,7 +45,7 @@ class StalledRankTest : public testing::Test {
     return RunToEnd(command);
   }
 
-  // The outliers that `coxswain why` names, and its first finding.
+  // Returns the outliers that `coxswain why` names, and its first finding.
   std::vector<int> Outliers(std::string* finding) {
     const Ended why = Why({"--json"});
     EXPECT_EQ(why.status, 0) << why.err;

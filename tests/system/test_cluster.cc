@@ -39,7 +39,7 @@ pid_t ParentOf(pid_t pid) {
   return parent;
 }
 
-// "[NODE/SLOT] TEXT" of a launcher.
+// Returns "[NODE/SLOT] TEXT" of a launcher.
 bool SplitPrefix(absl::string_view line, std::string* worker,
                  absl::string_view* text) {
   const size_t end = line.find("] ");

@@ -9,7 +9,7 @@ namespace {
 
 using testing::SizeIs;
 
-// What the ranks of a small job print.
+// Returns what the ranks of a small job print.
 std::string RunJob(const std::vector<std::string>& before,
                    const std::vector<std::string>& run_options) {
   std::vector<std::string> command = before;

@@ -20,7 +20,7 @@ constexpr int kSteps = 6;
 // In turns, so that no two steps have the same.
 const std::vector<int> kTokens = {1, 13, 5, 2, 8, 3, 21};
 
-// All micro-batches of all ranks in each step.
+// Returns all micro-batches of all ranks in each step.
 std::vector<std::vector<ToyBatch>> BigBatches() {
   std::vector<std::vector<ToyBatch>> steps(kSteps);
   for (int n = 0; n < kSteps * kAccumulate; ++n) {
@@ -37,7 +37,8 @@ std::vector<std::vector<ToyBatch>> BigBatches() {
   return steps;
 }
 
-// The largest difference of the job's gradients from those of the big batches.
+// Returns the largest difference of the job's gradients from those of the big
+// batches.
 double Difference(const std::string& weighting, const std::string& dtype) {
   const TemporaryFolder folder;
   const Ended job = RunToEnd(

@@ -20,7 +20,7 @@ using testing::SizeIs;
 constexpr int64_t kBatches[] = {10, 7, 3};
 constexpr double kExact = 1e-12;  // float64
 
-// The micro-batches of each step: a rank takes part with what it has.
+// Returns the micro-batches of each step: a rank takes part with what it has.
 std::vector<std::vector<ToyBatch>> StepsOfEpoch(int epoch, int accumulate,
                                                 int64_t steps) {
   std::vector<std::vector<ToyBatch>> result(static_cast<size_t>(steps));

@@ -30,8 +30,8 @@ void RecordSeconds(const std::string& what, absl::Duration duration) {
   std::printf("%s: %.3f s\n", what.c_str(), absl::ToDoubleSeconds(duration));
 }
 
-// "rank 1 (stroke/0 on HOST, incarnation ...) was lost", where the host is
-// left out if the node is called the same.
+// Returns "rank 1 (stroke/0 on HOST, incarnation ...) was lost", where the host
+// is left out if the node is called the same.
 std::string Loss(int rank, const std::string& worker) {
   return absl::StrCat("rank ", rank, " (", worker, ", ");
 }

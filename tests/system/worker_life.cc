@@ -11,7 +11,7 @@
 namespace coxswain {
 namespace {
 
-// "step 3 generation 4" as {step: 3, generation: 4}: words in pairs.
+// Returns "step 3 generation 4" as {step: 3, generation: 4}: words in pairs.
 std::map<std::string, std::string> Pairs(absl::string_view line) {
   std::map<std::string, std::string> pairs;
   const std::vector<std::string> words = absl::StrSplit(line, ' ');

@@ -174,7 +174,7 @@ class Rank {
   Times times_;
 };
 
-// The ranks wait for the slowest of them.
+// Returns the slowest of each: the ranks wait for it.
 std::vector<double> Slowest(const std::vector<double>& a,
                             const std::vector<double>& b) {
   std::vector<double> slowest;

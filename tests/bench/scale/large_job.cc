@@ -18,7 +18,7 @@ constexpr size_t kAtTheDoor = 500;
 // What Gloo's TCP transport publishes for each peer.
 constexpr size_t kAddressBytes = 136;
 
-// The largest size of an axis, up to kSlots, that divides the workers.
+// Returns the largest size of an axis, up to kSlots, that divides the workers.
 int SlotsOf(int workers) {
   int slots = kSlots;
   while (workers % slots != 0) --slots;

@@ -41,8 +41,8 @@ struct Options {
   std::string backend = "auto";
 };
 
-// The median time of some calls, each of which begins on all ranks at once as
-// well as the calls before it let it.
+// Returns the median time of some calls, each of which begins on all ranks as
+// nearly at once as the calls before it allow.
 absl::StatusOr<double> Median(int64_t count,
                               const std::function<absl::Status()>& call) {
   std::vector<double> seconds;

@@ -17,7 +17,7 @@
 namespace coxswain {
 namespace {
 
-// Those that store something; a play sends all of them.
+// Returns those that store something; a play sends all of them.
 const std::set<std::string>& Storing() {
   static const auto* const names = new std::set<std::string>{
       "Join",        "Attach",      "Leave",      "ReportExit",
@@ -28,7 +28,7 @@ const std::set<std::string>& Storing() {
   return *names;
 }
 
-// Those that change nothing, or only what is in memory.
+// Returns those that change nothing, or only what is in memory.
 const std::set<std::string>& Others() {
   static const auto* const names = new std::set<std::string>{
       "Members",  "Describe", "GetPlan",        "RequestCheckpoint",

@@ -13,7 +13,7 @@
 namespace coxswain {
 namespace {
 
-// A number that looks random: the finaliser of SplitMix64.
+// Returns a number that looks random: the finaliser of SplitMix64.
 uint64_t Mix(uint64_t value) {
   value += 0x9e3779b97f4a7c15u;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
