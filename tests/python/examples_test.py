@@ -12,7 +12,8 @@ import torch_ranks  # noqa: E402
 from program import Program  # noqa: E402
 
 EXAMPLES = os.path.abspath("examples/python")
-PROGRAMS = ("ddp", "accelerate_train", "trainer")
+PROGRAMS = ("minimal", "ddp", "accelerate_train", "trainer")
+PAGES = ("README.md", "docs/first-program.md", "docs/python.md")
 
 
 def read(*path):
@@ -36,6 +37,21 @@ class ExamplesTest(unittest.TestCase):
             # By chance it would be 10%.
             self.assertGreater(float(found[2]), 40, ranks.output)
 
+    def test_minimal(self):
+        command = torch_ranks.run() + [
+            torch_ranks.torch_python(), os.path.join(EXAMPLES, "minimal.py"),
+        ]
+        with Program(command, torch_ranks.environment()) as ranks:
+            self.assertEqual(ranks.end(), 0, ranks.said)
+            found = re.findall(
+                r"^(\d+) ([\d.]+)$", ranks.said, re.MULTILINE
+            )
+            self.assertEqual(
+                [int(step) for step, _ in found], [20, 40, 60, 80, 100],
+                ranks.said,
+            )
+            self.assertLess(float(found[-1][1]), 0.5 * float(found[0][1]))
+
     def test_distributed_data_parallel(self):
         self.assert_trains("ddp")
 
@@ -52,7 +68,7 @@ class ExamplesTest(unittest.TestCase):
 
     def test_the_pages_show_them_as_they_are(self):
         programs = "\n".join(read(EXAMPLES, one + ".py") for one in PROGRAMS)
-        for page in ("README.md", "docs/python.md"):
+        for page in PAGES:
             shown = re.findall(
                 r"^```python\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE
             )
