@@ -42,13 +42,13 @@ class ExamplesTest(unittest.TestCase):
             torch_ranks.torch_python(), os.path.join(EXAMPLES, "minimal.py"),
         ]
         with Program(command, torch_ranks.environment()) as ranks:
-            self.assertEqual(ranks.end(), 0, ranks.said)
+            self.assertEqual(ranks.end(), 0, ranks.output)
             found = re.findall(
-                r"^(\d+) ([\d.]+)$", ranks.said, re.MULTILINE
+                r"^(\d+) ([\d.]+)$", ranks.output, re.MULTILINE
             )
             self.assertEqual(
                 [int(step) for step, _ in found], [20, 40, 60, 80, 100],
-                ranks.said,
+                ranks.output,
             )
             self.assertLess(float(found[-1][1]), 0.5 * float(found[0][1]))
 
