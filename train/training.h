@@ -48,7 +48,7 @@ class TrainingBase {
   virtual std::string& blob(const std::string& name) = 0;
 
   virtual Session& session() = 0;
-  // The plan in force.
+  // Returns the plan in force.
   virtual const schedule::Plan& plan() = 0;
   int rank() { return session().rank(); }
   int world_size() { return session().world_size(); }

@@ -27,7 +27,7 @@ struct ElasticRecord {
 
   // As ElasticState::Save and Load have it: this record, and `rest` after it.
   std::string SerializeBefore(absl::string_view rest) const;
-  // The record that such bytes begin with; leaves the rest. Fails with
+  // Returns the record that such bytes begin with; leaves the rest. Fails with
   // DATA_LOSS if they do not.
   static absl::StatusOr<ElasticRecord> TakeFrom(absl::string_view* bytes);
 };

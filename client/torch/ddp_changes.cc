@@ -50,7 +50,7 @@ absl::Status DistributedDataParallel::WithValues(
 absl::Status DistributedDataParallel::AfterOptimizerStep() {
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
   step_due_ = false;
-  // Of a step that was skipped it is not told.
+  // It is not called after a step that was skipped.
   const bool counts = !skipped() || averager_due_;
   averager_due_ = false;
   if (averager_ != nullptr && counts) {

@@ -33,9 +33,10 @@ namespace coxswain::torch {
 
 class StaticGraph;
 
-// The trainable parameters of a module in registration order, as the manifest
-// and the reducer know them. A parameter that is registered twice counts once,
-// under its first name. INVALID_ARGUMENT names one of an unsupported type.
+// Returns the trainable parameters of a module in registration order, as the
+// manifest and the reducer know them. A parameter that is registered twice
+// counts once, under its first name. INVALID_ARGUMENT names one of an
+// unsupported type.
 absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
     const ::torch::nn::Module& module);
 
@@ -68,7 +69,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // object, those that the plan's checkpoint_every, checksum_every or max_steps
 // names, and one at the end of the data are decided on by all ranks.
 //
-// Schedule: options.plan says how micro-batches become steps (see
+// Schedule: options.plan sets how micro-batches become steps (see
 // schedule::Terms), and the gate in options.reducer ends each exchange with a
 // decision that is the same on all ranks: commit, or skip as one of them asked
 // for (its gradients are then zero, the hook is as it was before, and there is
@@ -85,7 +86,7 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 //     COXSWAIN_RETURN_IF_ERROR(ddp->FinishStep(apply, why));
 //
 // Which backward passes exchange is declared, never guessed: with Accumulate,
-// those whose MicroBatch says so; without it, all but those in a NoSync
+// those whose MicroBatch exchanges; without it, all but those in a NoSync
 // scope. The others add to .grad locally, and the next exchange carries the
 // sum. A step has one exchanging pass; a second one before FinishStep, or for
 // the same declared micro-batch, is an error. A micro-batch without
@@ -124,7 +125,7 @@ class DistributedDataParallel {
   ~DistributedDataParallel();
 
   // Ends the wrapper and gives its hook back, as it was after the last step
-  // that was committed: for whoever goes on with the hook's own state.
+  // that was committed: for callers that go on with the hook's own state.
   static std::unique_ptr<Hook> TakeHook(
       std::unique_ptr<DistributedDataParallel> ddp);
 
@@ -168,7 +169,7 @@ class DistributedDataParallel {
   absl::Status Synchronize();
 
   // Ends a synchronised step as all ranks decide: Commit of the hook, or as if
-  // the step had not been; skipped() tells. apply=false asks for the second, a
+  // the step had not been; see skipped(). apply=false asks for the second, a
   // vote that needs the plan's commit_vote; without a gate it is up to the
   // caller that all ranks ask for the same. In a local step it is this rank's
   // alone, and the step counts for hook and averager all the same.
@@ -177,10 +178,11 @@ class DistributedDataParallel {
   // Of the window that ended last, or the one under way: its optimizer step is
   // not to be taken, for the reason in decision().
   bool skipped() const { return !decision_.commit; }
-  // All ranks stop after this step: decision().stop says why.
+  // All ranks stop after this step: decision().stop is the reason.
   bool stopping() const { return !decision_.stop.empty(); }
   // The generation ends after this step, because its members change:
-  // decision().regroup says why. See ElasticTraining, which does what follows.
+  // decision().regroup is the reason. See ElasticTraining, which does what
+  // follows.
   bool regrouping() const { return !decision_.regroup.empty(); }
   // Not empty: all ranks save their state once this step has been taken, and
   // why. See ModuleCheckpoint, which does so.
@@ -209,7 +211,7 @@ class DistributedDataParallel {
   // commits the hook's step all the same. OK and nothing to do otherwise.
   absl::Status CommitStep();
 
-  // At the end of the data, when its length was not told to the accumulator:
+  // At the end of the data, when the accumulator was not given its length:
   // ends a window that was cut short as the plan's tail says. flush: exchanges
   // it, with the right divisor, and finishes the step; true: StepOptimizer is
   // next. carry leaves it as it is, drop is DropWindow. All ranks call it. All
@@ -287,13 +289,14 @@ class DistributedDataParallel {
                           Accumulator accumulator,
                           const DistributedDataParallelOptions& options);
   absl::Status Connect(Communicator* communicator);
-  // What the reducer is told beyond the user's options.
+  // Returns the user's reducer options with what the wrapper adds.
   absl::StatusOr<ReducerOptions> CompleteReducerOptions();
   // Where the parameters are on a GPU. UNIMPLEMENTED: an option that is for the
   // CPU only.
   absl::Status CompleteForDevice(ReducerOptions* options) const;
   absl::Status ConfigureAverager();
-  // The averager's part of AverageParameters; whether the ranks were apart.
+  // Returns the averager's part of AverageParameters; whether the ranks were
+  // apart.
   absl::StatusOr<bool> UniteParameters();
   // Rank root's values.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
@@ -302,7 +305,7 @@ class DistributedDataParallel {
   // FAILED_PRECONDITION if a buffer has changed its form since the ranks have
   // compared them.
   absl::Status BroadcastBuffers();
-  // What all ranks must have alike, beside the parameters.
+  // Returns what all ranks must have alike, beside the parameters.
   std::map<std::string, std::string> AgreedByAll() const;
   // Runs `action` on the parameters' values, and keeps its error.
   absl::Status WithValues(
@@ -318,7 +321,7 @@ class DistributedDataParallel {
   void PointGradients();
 
   bool exchanges() const { return no_sync_depth_ == 0 && passes_.exchanges(); }
-  // Whether a rank can tell the others that it wants a step skipped.
+  // Returns whether a rank can ask the others to skip a step.
   bool can_skip() const;
   // That the pass that is to come may exchange.
   absl::Status CheckExchange() const;
@@ -331,12 +334,12 @@ class DistributedDataParallel {
   // That the plan allows micro-batches that are not declared, where they are
   // not.
   absl::Status CheckUndeclared() const;
-  // What the exchange that begins carries, and how it is announced.
+  // Returns what the exchange that begins carries, and how it is announced.
   absl::StatusOr<WindowSum> SumToExchange();
   absl::StatusOr<schedule::Ticket> TicketOf(const WindowSum& sum) const;
   // Of the parameters, as they are.
   absl::StatusOr<uint64_t> Checksum() const;
-  // What gradients are multiplied by before the exchange under way.
+  // Returns what gradients are multiplied by before the exchange under way.
   double rescale() const;
   absl::Status BeginReducerStep(const WindowSum& sum);
   absl::Status BeginStep();
@@ -362,14 +365,14 @@ class DistributedDataParallel {
   // The end of an exchange: see ddp_decision.cc.
   absl::Status CheckVote(bool apply) const;
   schedule::Vote VoteOf(bool apply, absl::string_view why) const;
-  // Which averages are not finite; empty if all are.
+  // Returns which averages are not finite; empty if all are.
   std::string NonFinite() const;
   // Ranks had data for the step, and all of it had weight 0.
   bool AllWereEmpty() const;
   // For the hook, the buffers and .grad.
   absl::Status EndExchange(const schedule::Decision& decision);
-  // Whether the exchange that was decided to be committed is so only with the
-  // optimizer's step.
+  // Returns whether the exchange that was decided to be committed is so only
+  // with the optimizer's step.
   bool commits_later() const;
   // For the window, whose decision follows from those of its exchanges.
   void NoteDecision(const schedule::Decision& decision);
@@ -432,9 +435,9 @@ class DistributedDataParallel {
   // The decision's, until the window and what belongs to it are over.
   std::optional<schedule::Plan> next_plan_;
   bool ended_ = false;
-  // A window's step was decided and exchanged, and nobody has taken it yet.
+  // A window's step was decided and exchanged, and not taken yet.
   bool step_due_ = false;
-  // A step was applied, and the averager has not heard of it.
+  // A step was applied, and the averager not called yet.
   bool averager_due_ = false;
 };
 

@@ -19,8 +19,8 @@ namespace {
 
 using ::torch::Tensor;
 
-// Whether each element has memory of its own: each dimension steps over all
-// that those of smaller strides reach.
+// Returns whether each element has memory of its own: each dimension steps over
+// all that those of smaller strides reach.
 bool HasOwnElements(const Tensor& tensor) {
   std::vector<std::pair<int64_t, int64_t>> dimensions;  // stride, size
   for (int64_t i = 0; i < tensor.dim(); ++i) {
