@@ -24,11 +24,6 @@
 
 namespace coxswain {
 
-// Returns what the manifest and the reducer know of the parameters. Fails with
-// INVALID_ARGUMENT, naming one that makes no sense.
-absl::StatusOr<std::vector<ParameterSpec>> DescribeTrained(
-    const std::vector<TrainedParameter>& parameters);
-
 // Data-parallel steps of parameters in a program's memory, by a job's plan:
 //
 //   Begin, Ready for each gradient, End; and where the micro-batch says sync,

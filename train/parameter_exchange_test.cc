@@ -337,30 +337,5 @@ TEST_F(ParameterExchangeTest, WrongUseIsAnErrorThatSaysSo) {
                                      HasSubstr("within another one")));
 }
 
-TEST(DescribeTrainedTest, NamesWhatMakesNoSense) {
-  double value = 0, gradient = 0;
-  TrainedParameter parameter{"bias", {}, &value, &gradient, DType::kFloat64};
-  EXPECT_OK(DescribeTrained({parameter}));
-  const auto refused = [](const std::vector<TrainedParameter>& parameters,
-                          const std::string& why) {
-    EXPECT_THAT(DescribeTrained(parameters),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why)));
-  };
-  refused({}, "no parameters");
-  refused({parameter, parameter}, "two parameters are called \"bias\"");
-  TrainedParameter wrong = parameter;
-  wrong.gradient = nullptr;
-  refused({wrong}, "\"bias\" has no gradient");
-  wrong = parameter;
-  wrong.gradient = wrong.value;
-  refused({wrong}, "in the memory of its value");
-  wrong = parameter;
-  wrong.dtype = DType::kInt32;
-  refused({wrong}, "int32");
-  wrong = parameter;
-  wrong.shape = {2, -1};
-  refused({wrong}, "[2, -1]");
-}
-
 }  // namespace
 }  // namespace coxswain

@@ -1,22 +1,18 @@
 #include "train/train.h"
 
-#include <cstring>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "base/element_names.h"
 #include "base/status_macros.h"
 #include "client/elastic/elastic_record.h"
 #include "client/reduce/trace_file.h"
 #include "client/resume/program_checkpoint.h"
-#include "client/resume/tensor_bytes.h"
 #include "client/schedule/schedule_client.h"
 #include "hooks/registry/planned_hook.h"
 #include "hooks/registry/registry.h"
 #include "train/life.h"
 #include "train/parameter_exchange.h"
+#include "train/trained_model.h"
 
 namespace coxswain {
 namespace {
@@ -29,62 +25,6 @@ struct Trained {
   const std::vector<TrainedParameter>& parameters;
   const TrainedOptimizer& optimizer;
 };
-
-std::vector<TensorForm> FormsOf(
-    const std::vector<TrainedParameter>& parameters) {
-  std::vector<TensorForm> forms;
-  for (const TrainedParameter& parameter : parameters) {
-    size_t bytes = SizeOf(parameter.dtype);
-    for (const int64_t extent : parameter.shape) {
-      bytes *= static_cast<size_t>(extent);
-    }
-    forms.push_back({parameter.name,
-                     absl::StrCat(NameOf(parameter.dtype), " [",
-                                  absl::StrJoin(parameter.shape, ", "), "]"),
-                     bytes});
-  }
-  return forms;
-}
-
-ProgramCheckpoint::Program ProgramOf(const Trained& trained) {
-  const auto* const parameters = &trained.parameters;
-  const auto* const optimizer = &trained.optimizer;
-  ProgramCheckpoint::Program program;
-  program.save_model = [parameters](std::string* bytes) {
-    const std::vector<TensorForm> forms = FormsOf(*parameters);
-    const auto copy = [&](size_t i, char* to) {
-      if (forms[i].bytes == 0) return;
-      std::memcpy(to, (*parameters)[i].value, forms[i].bytes);
-    };
-    SaveTensors(forms, copy, bytes);
-    return absl::OkStatus();
-  };
-  program.load_model = [parameters](absl::string_view bytes) -> absl::Status {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto saved,
-                              LoadTensors(bytes, FormsOf(*parameters)));
-    for (size_t i = 0; i < saved.size(); ++i) {
-      if (saved[i].empty()) continue;
-      std::memcpy((*parameters)[i].value, saved[i].data(), saved[i].size());
-    }
-    return absl::OkStatus();
-  };
-  program.save_optimizer = [optimizer]() -> absl::StatusOr<std::string> {
-    if (!optimizer->save) return std::string();
-    std::string bytes;
-    COXSWAIN_RETURN_IF_ERROR(
-        RunGuarded("saving the optimizer", [&]() -> absl::Status {
-          COXSWAIN_ASSIGN_OR_RETURN(bytes, optimizer->save());
-          return absl::OkStatus();
-        }));
-    return bytes;
-  };
-  program.load_optimizer = [optimizer](absl::string_view bytes) {
-    if (!optimizer->load) return absl::OkStatus();
-    return RunGuarded("loading the optimizer",
-                      [&] { return optimizer->load(bytes); });
-  };
-  return program;
-}
 
 // Within one generation, whose end is the end of training.
 class GenerationTraining : public Training {
@@ -181,7 +121,7 @@ absl::Status GenerationTraining::Start() {
   saving.make_hook = MakePlannedHook;
   saving.retention = options.retention;
   checkpoint_ = std::make_unique<ProgramCheckpoint>(
-      session_, ProgramOf(trained_), saving);
+      session_, ProgramOf(trained_.parameters, trained_.optimizer), saving);
   if (!options.resume.empty()) COXSWAIN_RETURN_IF_ERROR(Resume());
   return stop_.Begin(options.stop_on_sigterm, plan());
 }
@@ -226,21 +166,6 @@ absl::Status GenerationTraining::SaveIfDue() {
   const ProgramCheckpoint::Blobs blobs = {
       {ElasticRecord::kBlob, record_.Serialize()}};
   return checkpoint_->Save(State(), reason, blobs).status();
-}
-
-absl::Status CheckOptimizer(const TrainedOptimizer& optimizer) {
-  if (!optimizer.step) {
-    return absl::InvalidArgumentError(
-        "the optimizer has no step: give Train the function that changes the "
-        "values by the gradients");
-  }
-  if ((optimizer.save == nullptr) == (optimizer.load == nullptr)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the optimizer has ", optimizer.save ? "save" : "load",
-                   " without ", optimizer.save ? "load" : "save",
-                   ": give both, or none if it learns nothing"));
 }
 
 absl::StatusOr<JobManifest> ManifestOf(

@@ -202,6 +202,29 @@ TEST_F(TrainTest, GoesOnFromItsNewestCheckpointOnAnotherNumberOfRanks) {
   }
 }
 
+TEST_F(TrainTest, ARankWithoutDataSavesTheStepsOfTheOthers) {
+  TrainOptions options;
+  options.ddp.terms.uneven_data = schedule::UnevenData::kWaitForAll;
+  options.ddp.terms.checkpoint_every = 1;
+  options.resume = "newest";
+  const auto trained =
+      Run(2, options, [](Training& training, Net& net) -> absl::Status {
+        for (int i = 0; i < (training.rank() == 0 ? 1 : 4); ++i) {
+          COXSWAIN_RETURN_IF_ERROR(training.Step([&] { return Loss(net, i); }));
+        }
+        return training.EndEpoch();
+      });
+  const auto found =
+      Run(2, options, [](Training&, Net&) { return absl::OkStatus(); });
+  for (const auto& ended : {trained, found}) {
+    for (const Ended& one : ended) {
+      EXPECT_OK(one.status);
+      EXPECT_EQ(one.step, 4);
+      ExpectClose(one.parameters, trained[0].parameters);
+    }
+  }
+}
+
 TEST_F(TrainTest, TrainsThroughGenerationsWhereItIsElastic) {
   TrainOptions options;
   options.elastic = true;
