@@ -25,8 +25,8 @@ struct CoordinatorOptions {
   // Where checkpoints are kept, and the state too if `state` is null. Created
   // if missing.
   std::string state_dir;
-  // Where the state is kept. Once it is not held any more this coordinator says
-  // nothing to anybody, and is to be ended.
+  // Where the state is kept. Once it is not held any more this coordinator
+  // sends nothing, and is to be ended.
   std::shared_ptr<OwnedState> state;
   // Makes a state usable that is refused because the records of the cluster
   // cannot be read, as a new cluster; see RepairClusterRecords. Does nothing to
@@ -88,7 +88,7 @@ class Coordinator {
   // under way after `deadline` are cancelled. Safe to repeat.
   void Shutdown(absl::Duration deadline);
 
-  // Ends at once without a word to anybody, because another coordinator leads:
+  // Ends at once and sends nothing, because another coordinator leads:
   // all connections are cut. Safe to repeat.
   void Abandon();
 

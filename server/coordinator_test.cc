@@ -577,7 +577,7 @@ TEST(CoordinatorTest, NothingIsSaidOnceTheStateIsLost) {
       Eventually([&] { return early.Describe().state() == "forming"; }));
 
   state->Lose();
-  // Whoever asks next finds out, and everybody's connection ends with it.
+  // The next caller finds out, and all connections end with it.
   EXPECT_EQ(team[0]->Describe().state(), "");
   EXPECT_THAT(team[0]->FinishStream(),
               StatusIs(absl::StatusCode::kUnavailable, testing::_));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kDefaultPrefix[] = "coxswain";
 constexpr int kMaxPort = 65535;
-// Less than what etcd grants helps nobody; more would be a long time without a
+// Less than etcd grants has no effect; more would be a long time without a
 // coordinator.
 constexpr absl::Duration kLeastLease = absl::Seconds(1);
 constexpr absl::Duration kMostLease = absl::Hours(1);

@@ -31,7 +31,7 @@ absl::StatusOr<StateLocation> ParseStateLocation(absl::string_view text);
 
 struct AcquireOptions {
   // Of etcd only: who this is, for display; and how long a leader that etcd
-  // does not hear of goes on to be one.
+  // cannot reach remains one.
   std::string name;
   absl::Duration leader_lease = absl::Seconds(5);
   // Called with each change of whom this coordinator waits for. An empty

@@ -46,7 +46,7 @@ std::string EventLine(const v1::JournalEvent& event, LogFormat format);
 void AddAlias(absl::string_view old_name, absl::string_view name, Json* json);
 
 // As one line, and as lines for display, which end with a newline. What peers
-// say of themselves need not be UTF-8: other bytes become U+FFFD.
+// send need not be UTF-8: other bytes become U+FFFD.
 std::string Dump(const Json& json);
 std::string DumpLines(const Json& json);
 

@@ -11,7 +11,7 @@
 
 namespace coxswain::server {
 
-// What the components tell of jobs, as messages: for the services, and for JSON
+// What the components know of jobs, as messages: for the services, and for JSON
 // (json.h).
 
 v1::MemberDescription ToProto(const MemberDescription& member);

@@ -101,8 +101,8 @@ class BarrierTable {
   // Being committed, by sequence.
   std::map<uint64_t, Completion> completing_;
   // The completion of each request that is remembered or being committed, so
-  // that a repeat whose answer was lost does not wait for a barrier that nobody
-  // else will come to.
+  // that a repeat whose answer was lost does not wait for a barrier that no
+  // other will come to.
   std::map<BarrierRequest, uint64_t> completion_of_;
   std::deque<std::pair<uint64_t, std::vector<BarrierRequest>>> completed_;
   size_t completed_requests_ = 0;

@@ -56,7 +56,7 @@ class Coordinator {
   explicit Coordinator(StateStore* state, const GroupLimits& limits = {})
       : writer(state), groups(limits, &clock, &writer) {}
 
-  // What a call says as soon as it says anything; "" until then.
+  // The answer of a call; "" until there is one.
   std::string Declare(int rank, const std::string& name,
                       const std::vector<int>& ranks) {
     std::string said;
@@ -88,7 +88,7 @@ class Coordinator {
                      *said = answer.status.ok() ? "ok" : Code(answer.status);
                    });
   }
-  // All ranks come with this request id; what they hear.
+  // All ranks come with this request id. Returns their answers.
   std::vector<std::string> AllCome(uint64_t request) {
     std::vector<std::string> said(kWorld);
     for (int rank = 0; rank < kWorld; ++rank) Come(rank, request, &said[rank]);
@@ -103,8 +103,8 @@ class Coordinator {
   Groups groups;
 };
 
-// Each operation is one commit; whoever got no answer asks again, and so does
-// who did.
+// Each operation is one commit; callers ask again, those without an answer
+// and the others.
 TEST(GroupsDurabilityTest, ACrashBetweenAnyTwoOperationsLosesNothing) {
   const auto run = [](Coordinator<DirectWriter>* c) {
     std::vector<std::string> said;
@@ -157,7 +157,7 @@ TEST(GroupsDurabilityTest, EachRestartAddsToWhatTheOneBeforeHasLeft) {
   }
 }
 
-// The others have heard, and will not come again.
+// The others have their answers, and will not come again.
 TEST(GroupsDurabilityTest, ARankWhoseAnswerWasLostGetsItFromTheNextOne) {
   ScriptedStateStore state;
   {
@@ -196,7 +196,7 @@ TEST(GroupsDurabilityTest, NobodyHearsOfACompletionBeforeItsCommit) {
   for (int rank = 0; rank < kWorld; ++rank) {
     coordinator.Come(rank, 5, &received[rank], "", "other");
   }
-  // A repeat hears with the others.
+  // A repeat is answered with the others.
   coordinator.Come(1, 5, &received[kWorld], "", "other");
   EXPECT_THAT(received, testing::Each(""));
   state.Release();
@@ -333,7 +333,7 @@ TEST(GroupsDurabilityTest, WhoWaitedForADeclarationThatFailedMakesItsOwn) {
   state.RefuseNothing();
   WaitUntilWritten(&coordinator.writer);
   // Its own commit failed as well, or was made after the disk was mended: it
-  // is never told that something else was declared.
+  // never gets the answer that something else was declared.
   EXPECT_THAT(second, testing::AnyOf("UNAVAILABLE", "ok"));
 }
 

@@ -12,13 +12,13 @@
 
 namespace coxswain::server {
 
-// The answers of /api/v1, without their `now`: what server/describe/json.h says
-// of an object, and what is known here besides. docs/observability.md has the
-// fields. `calendar` is what takes the clock of the view to the calendar.
+// The answers of /api/v1, without their `now`: what server/describe/json.h
+// makes of an object, and what is known here besides. docs/observability.md has
+// the fields. `calendar` is what takes the clock of the view to the calendar.
 
 using Query = std::map<std::string, std::string>;
 
-// A number of a query, or its default. INVALID_ARGUMENT says which are allowed.
+// A number of a query, or its default. INVALID_ARGUMENT names the range.
 absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,
                                  int64_t otherwise, int64_t least,
                                  int64_t most);

@@ -133,7 +133,7 @@ ssize_t RequestStream::read(char* to, size_t size) {
 ssize_t RequestStream::write(const char* from, size_t size) {
   if (!answering_) {
     answering_ = true;
-    // Why a request was refused may be said, although no more is read of it.
+    // The reason of a refusal may be sent, although no more is read of it.
     failed_ = false;
     deadline_ = clock_->Now() + limits_.time;
   }

@@ -40,7 +40,7 @@ HttpAnswer JsonError(int status, const std::string& code,
 
 struct HttpOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT; port 0: any free one
-  // Plain HTTP without a login leaves this machine only where this is said.
+  // Plain HTTP without a login leaves this machine only where this is set.
   bool insecure = false;
   // Names besides addresses, localhost, the one that is listened on, and this
   // machine's, by which the server may be asked for.
@@ -61,8 +61,8 @@ struct HttpOptions {
 };
 
 // Serves GET and HEAD over HTTP/1.1, in plain text, one request a connection.
-// Every answer forbids other sites to use it. Owned by whoever runs a
-// coordinator. Thread-safe.
+// Every answer forbids other sites to use it. Owned by the
+// coordinator's process. Thread-safe.
 class HttpServer {
  public:
   // INVALID_ARGUMENT; UNAVAILABLE if the address cannot be listened on.

@@ -138,7 +138,7 @@ TEST_F(HttpServerTest, NothingCanBeChanged) {
     EXPECT_EQ(answer->get_header_value("Allow"), "GET, HEAD");
     EXPECT_THAT(answer->body, HasSubstr("\"message\""));
   }
-  // A body is not read, however long it says it is.
+  // A body is not read, whatever its length is declared to be.
   const std::string refused = Exchange(
       "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n"
       "\r\n");

@@ -48,7 +48,7 @@ std::string TagOf(const std::string& body) {
 }
 
 // The object with its `now`, which does not count for the tag: a program that
-// asks again is told whether anything has changed.
+// asks again learns whether anything has changed.
 HttpAnswer JsonAnswer(const Json& json, double now,
                       const std::string& if_none_match) {
   std::string body = Dump(json);
@@ -113,7 +113,7 @@ HttpAnswer Site::Version(const CoordinatorView& view) const {
 
 HttpAnswer Site::Api(const HttpRequest& request,
                      const CoordinatorView& view) const {
-  // Nothing is said by a coordinator in whose place another one may be.
+  // A coordinator that another one may have replaced answers nothing else.
   if (!view.leads()) return StandsBy();
   absl::string_view path = request.path;
   absl::ConsumePrefix(&path, "/api/v1/");

@@ -9,17 +9,17 @@
 
 namespace coxswain::server {
 
-// What a coordinator says over HTTP: /api/v1 as docs/observability.md has it,
-// /metrics, /healthz, /readyz, and the files of the status page. Made before
-// its coordinator, so that one that stands by answers too. Changes nothing.
-// Thread-safe.
+// What a coordinator answers over HTTP: /api/v1 as docs/observability.md has
+// it, /metrics, /healthz, /readyz, and the files of the status page. Made
+// before its coordinator, so that one that stands by answers too. Changes
+// nothing. Thread-safe.
 class Site {
  public:
   // A coordinator that has not looked at its deadlines for so long is not
   // healthy: many times as long as the longest of its ticks.
   static constexpr absl::Duration kTickLimit = absl::Seconds(15);
 
-  // `insecure`: said in the answer to /api/v1/version. `clock` outlives it.
+  // `insecure`: shown in the answer to /api/v1/version. `clock` outlives it.
   explicit Site(bool insecure = false, const Clock* clock = Clock::Real());
 
   // What is shown from now on, until Hide() returns: it waits for the requests
@@ -38,7 +38,7 @@ class Site {
   const bool insecure_;
   const Clock* const clock_;
   // From readings of the clock to the calendar. Once, so that the same moment
-  // is always said in the same way.
+  // is always shown in the same way.
   const absl::Duration calendar_;
   ShownView shown_;
 };

@@ -133,8 +133,8 @@ void JobMembership::SendMessages(const std::vector<Message>& messages,
       [](const Message& message) { return !message.decision.regroup.empty(); });
   if (regroups) {
     if (!std::exchange(job_.run.regroups, true)) Save(StateBatch(), effects);
-    // Whoever learns of it may leave for good, also at the next coordinator,
-    // which must not take that for the end of the work.
+    // A member that learns of it may leave for good, also at the next
+    // coordinator, which must not take that for the end of the work.
     send.when_written = true;
   }
   effects->push_back(std::move(send));

@@ -25,7 +25,7 @@ std::string CodeOf(const absl::Status& status) {
   return absl::StatusCodeToString(status.code());
 }
 
-// Says in a few words what is to be done.
+// The effects, in a few words.
 struct Words {
   std::string operator()(const job_effect::Answer& answer) const {
     return absl::StrCat("answer ", answer.join_id, " ",
@@ -116,7 +116,7 @@ class JobMembershipTest : public testing::Test {
     };
   }
 
-  // The id of a join is its incarnation. Nobody is ever called.
+  // The id of a join is its incarnation. It is never answered.
   job_input::Join MakeJoin(int world, int slot, uint64_t incarnation,
                            Generation after = Generation(0)) {
     job_input::Join join;

@@ -59,7 +59,7 @@ absl::StatusOr<uint64_t> JobMembership::EnterRound(const JoinRequest& request,
            now, effects);
   }
   ReplaceSurvivor(request, effects);
-  // Whoever waits alone is bound to nobody, and nor is who replaces him.
+  // A worker that waits alone is bound to no other, nor is its replacement.
   if (job_.waiting.empty() && job_.state != JobState::kRunning) {
     job_.state = JobState::kForming;
     job_.withdrawn.clear();

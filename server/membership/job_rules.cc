@@ -11,7 +11,7 @@
 namespace coxswain::server {
 namespace {
 
-// Of those who are gone this many are told of, and kept.
+// How many lost members are named and kept.
 constexpr int kMaxLostNamed = 64;
 
 // Of the members of a finished run, how many are known again by a later term.
@@ -131,7 +131,7 @@ void NoteGrowth(const RunRecord& next, JobRecord* job) {
 }
 
 bool IsDone(const RunRecord& run) {
-  // One that was told to make way may have left for good with work to do.
+  // One that was asked to regroup may have left for good with work to do.
   if (run.regroups) return false;
   bool done = false;
   for (const MemberRecord& record : run.members) {

@@ -15,7 +15,7 @@ TEST(LibraryVersionTest, ASeriesIsMajorAndMinor) {
   EXPECT_EQ(LibrarySeries("0.1.0"), "0.1");
   EXPECT_EQ(LibrarySeries("12.34.56"), "12.34");
   EXPECT_EQ(LibrarySeries("0.2.0-rc.1"), "0.2");
-  // Itself, so that two of them are told apart.
+  // Itself, so that two of them differ.
   for (const char* const none : {"", "0.1", "0.1.0.2", "0.1.x", "v0.1.0",
                                  "-1.0.0", "0.1. 0", "0.99999999999.0"}) {
     EXPECT_EQ(LibrarySeries(none), none);

@@ -83,7 +83,7 @@ absl::Status CheckTerms(const std::map<std::string, std::string>& values) {
   return terms.Validate();
 }
 
-// One that does not say is served: there are other clients than ours.
+// A client without a version is served: there are others than ours.
 absl::Status CheckVersion(const std::map<std::string, std::string>& settings) {
   const auto found = settings.find(kLibraryVersionSetting);
   if (found == settings.end()) return absl::OkStatus();

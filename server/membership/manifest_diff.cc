@@ -83,7 +83,7 @@ class DiffLines {
     if (!full()) lines_.push_back(std::move(line));
   }
 
-  // One more that is known to differ, and whose text nobody will see.
+  // Counts one more that differs, whose text will not be shown.
   void Count() { ++count_; }
   bool full() const {
     return lines_.size() == kMaxDifferences || bytes_ > kMaxDifferenceBytes;

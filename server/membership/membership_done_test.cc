@@ -1,4 +1,4 @@
-// When a job is done, and what those are told who come after that.
+// When a job is done, and what workers that come later receive.
 
 #include <string>
 #include <vector>
@@ -136,7 +136,7 @@ TEST_F(DoneTest, WhenAllDrainTooFewSparesWaitUntilTheirDeadline) {
   EXPECT_THAT(spare->answers.at(0),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("1 of 2 workers have joined")));
-  // Whoever was drained may be back: the job is not done.
+  // A worker that was drained may be back: the job is not done.
   for (int slot : {0, 1}) Join(MakeElastic(2, 3, slot));
   Pass(options_.last_call);
   EXPECT_EQ(Description().state, JobState::kRunning);

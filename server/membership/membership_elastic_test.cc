@@ -452,7 +452,7 @@ TEST_F(ElasticTest, AnAttemptThatIsRefusedEndsNothing) {
   EXPECT_EQ(Description().attempt, 0);
 }
 
-// Nobody goes on from the generation that its attempt has ended.
+// No member goes on from the generation that its attempt has ended.
 TEST_F(ElasticTest, ALaterAttemptOfAMemberBeginsAnew) {
   const auto team = RunElastic(1, 2, 2);
   team[0]->request.attempt = 1;
@@ -566,7 +566,7 @@ TEST_F(ElasticTest, ComingBackForgetsWhatPeersHaveSaid) {
   membership_->Detach(team[1]->attachment);
   Pass(absl::Seconds(9));
   EXPECT_EQ(Description().state, JobState::kRunning);
-  // What one says that has no connection itself counts for nothing.
+  // A report of one that has no connection itself does not count.
   membership_->NotePeersBroken(team[1]->attachment, {0});
   membership_->Detach(team[0]->attachment);
   Attach(team[1]);

@@ -179,7 +179,7 @@ TEST_F(EndTest, GrowthIsWantedNoMoreOnceTheSparesAreGone) {
   Pass(absl::Seconds(2));
   ASSERT_THAT(observer_.regroups, SizeIs(before + 1));
   EXPECT_EQ(observer_.regroups.back(), "job 1: ");
-  // It made way for nobody: the next one takes its time.
+  // It ended for no newcomer: the next one takes its time.
   for (Worker* worker : team) {
     ASSERT_OK(Leave(worker, true));
     Rejoin(worker);

@@ -28,7 +28,7 @@
 namespace coxswain::server {
 
 // What the tests of the membership stand on: one whose time and state
-// are in their hands, and workers that note what they are told.
+// are in their hands, and workers that note what they receive.
 
 inline schedule::Plan MakePlan(int accumulation, const std::string& hook,
                                int64_t start_step) {
@@ -150,7 +150,7 @@ class Latch {
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// One process: what it asks to join with, and what it was told.
+// One process: what it asks to join with, and what it received.
 struct Worker {
   JoinRequest request;
   uint64_t join_id = 0;
@@ -265,7 +265,7 @@ class MembershipTest : public testing::Test {
     for (Worker* worker : team) Attach(worker);
     return team;
   }
-  // Says that the generation is to regroup, as the schedule does.
+  // Asks the generation to regroup, as the schedule does.
   void AskToYield(Generation generation) {
     schedule::Message decided;
     decided.kind = schedule::Message::Kind::kDecision;
@@ -297,7 +297,7 @@ class MembershipTest : public testing::Test {
     auto jobs = membership_->Describe(job);
     return jobs.ok() ? jobs->front() : JobDescription();
   }
-  // What an attached worker is told when its generation ends by a loss.
+  // Expects the event of an attached worker whose generation ends by a loss.
   static void ExpectAborted(const Worker& worker, const std::string& text) {
     ASSERT_THAT(worker.events, testing::SizeIs(2));
     EXPECT_EQ(worker.events[0].kind, FlatEvent::Kind::kAbort);

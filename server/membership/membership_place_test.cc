@@ -40,7 +40,7 @@ TEST_F(PlaceTest, AfterARestartPeersDoNotShortenTheGrace) {
   membership_->NotePeersBroken(team[0]->attachment, {1, 2});
   membership_->Tick();
   EXPECT_EQ(Description().state, JobState::kRunning);
-  // Once it was heard of, its own connection counts.
+  // Once it has attached, its own connection counts.
   Attach(team[1]);
   Attach(team[2]);
   membership_->Detach(team[1]->attachment);
@@ -135,7 +135,7 @@ TEST_F(PlaceTest, ANewProcessIsNoSurvivor) {
   Worker* spare = MakeElastic(1, 3, 9);
   Join(spare);
   membership_->ReportExit(team[2]->exit(9));
-  // Its launcher has not said that it died.
+  // Its launcher has not reported its end.
   Worker* fresh = MakeElastic(1, 3, 1);
   Join(fresh);
   EXPECT_EQ(Description().state, JobState::kForming)

@@ -239,7 +239,7 @@ absl::Status LoadManifest(const StateStore& store,
 }
 
 // Marks the jobs that claim the tables of one generation together: which of
-// them tells the truth is not known.
+// them is right is not known.
 void CheckNumbers(std::vector<LoadedJob>* jobs) {
   std::map<std::string, LoadedJob*> owners;
   const auto claim = [&owners](const std::string& table, LoadedJob* loaded) {

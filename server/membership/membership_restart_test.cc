@@ -244,7 +244,7 @@ TEST_F(RestartTest, AnEndThatCouldNotBeWrittenIsWrittenLater) {
   EXPECT_EQ(Description().members[1].state, MemberState::kDetached);
 }
 
-// All have heard that it ended; the coordinator died before it was written.
+// All know that it ended; the coordinator died before it was written.
 TEST_F(RestartTest, MembersThatHeardOfTheEndComeBackAllTheSame) {
   const auto team = RunElastic(1, 3, 3);
   store_.FailWrites(absl::UnavailableError("it dies"));
@@ -394,7 +394,7 @@ TEST_F(UnreadableStateTest, TheRecordOfAJobCostsItsGeneration) {
   ExpectBeginsAgain("in quarantine");
 }
 
-// Its plan is gone as well, so that nothing tells which versions it has had.
+// Its plan is lost as well, so that nothing shows which versions it has had.
 TEST_F(UnreadableStateTest, AJobWithoutRecordAndPlanGetsNoVersionAgain) {
   for (const std::string& table : PlanStore::TableNames()) {
     ASSERT_OK(store_.Delete(table, "job"));
@@ -644,8 +644,8 @@ class MixedRandom : public RandomSource {
 };
 
 // The same history of a job twice: once its clients lose their connections from
-// time to time, and once the coordinator is restarted instead. Nobody may be
-// able to tell the difference.
+// time to time, and once the coordinator is restarted instead. Members must see
+// no difference.
 class HistoryTest : public RestartTest {
  protected:
   // Whether this worker is a process that is there.
@@ -725,7 +725,7 @@ class HistoryTest : public RestartTest {
     return membership_->Leave(fence, "so", failed, rejoin);
   }
 
-  // What clients do about what they were told.
+  // Lets clients act on the events that they received.
   void Settle() {
     for (int round = 0; round < 3; ++round) {
       for (Player& player : players_) TakeAnswer(&player);

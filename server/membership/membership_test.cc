@@ -94,7 +94,7 @@ TEST_F(MembershipTest, EachArrivalBeginsTheTimeOfAllAnew) {
   Join(b);
   Pass(absl::Seconds(19));
   EXPECT_THAT(a->answers, IsEmpty());
-  // Nobody new.
+  // No new one.
   Join(b);
   Pass(absl::Seconds(1));
   ASSERT_THAT(b->answers, SizeIs(2));

@@ -7,7 +7,7 @@
 namespace coxswain::server {
 namespace {
 
-// More names than this help nobody.
+// The most names in a message.
 constexpr size_t kMaxNames = 16;
 
 RoundVerdict DecideMismatch(absl::Time now, const RoundState& state,
@@ -21,7 +21,8 @@ RoundVerdict DecideMismatch(absl::Time now, const RoundState& state,
   return {RoundDecision::kWait, present};
 }
 
-// Whether there are, or may be, workers whose place nobody else should take.
+// Returns whether there are, or may be, workers whose place no other should
+// take.
 // Newcomers alone would begin anew, while the state is still there.
 bool AwaitsSurvivors(absl::Time now, const RoundState& state,
                      const RoundOptions& options) {
@@ -30,7 +31,7 @@ bool AwaitsSurvivors(absl::Time now, const RoundState& state,
   return now < state.last_arrival + options.last_call;
 }
 
-// Whether nobody is there who has the state, and somebody may come yet. The
+// Returns whether no worker with the state is there, and one may come yet. The
 // deadlines of those who wait for them do not count meanwhile: without the
 // state they would begin anew, or fail for want of those who are on their way.
 bool AwaitsTheState(absl::Time now, const RoundState& state,

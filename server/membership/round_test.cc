@@ -104,7 +104,7 @@ class SurvivorsTest : public testing::Test {
 TEST_F(SurvivorsTest, ClosesAtOnceWhenAllAreBack) {
   EXPECT_EQ(After(absl::ZeroDuration(), 3, 3, 0), RoundDecision::kClose);
   EXPECT_EQ(After(absl::ZeroDuration(), 2, 2, 0), RoundDecision::kClose);
-  // Too few: somebody has to come, and the last of them counts.
+  // Too few: another one has to come, and the last of them counts.
   EXPECT_EQ(After(absl::Seconds(6), 1, 1, 0), RoundDecision::kWait);
 }
 
@@ -140,7 +140,7 @@ TEST_F(SurvivorsTest, NewcomersAloneDoNotGoOnBeforeThePatienceIsOver) {
   state.present = 1;
   EXPECT_EQ(at(absl::Seconds(599)).decision, RoundDecision::kWait);
   EXPECT_EQ(at(absl::Minutes(10)).decision, RoundDecision::kExpire);
-  // Too few, and one of them has it: the others are as late as anybody.
+  // Too few, and one of them has it: the others are as late as any.
   state.survivors_present = 1;
   EXPECT_EQ(at(absl::Minutes(5)).decision, RoundDecision::kExpire);
   state.survivors_present = 0;

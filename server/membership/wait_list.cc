@@ -62,7 +62,8 @@ void WaitList::Add(Waiter waiter, Manifest manifest, absl::Time now) {
   if (int* const count = CountOf(waiter.member)) ++*count;
   const bool added = waiters_.emplace(identity, std::move(waiter)).second;
   COXSWAIN_CHECK(added);
-  // Only who makes them more than ever: who comes and goes again holds nobody.
+  // Only one that makes them more than ever: one that comes and goes delays no
+  // other.
   if (size() > most_present_) {
     most_present_ = size();
     last_arrival_ = now;

@@ -293,7 +293,7 @@ TEST_F(PlanStoreTest, TermsOfTheManifestArePartOfThePlan) {
   EXPECT_EQ(BeginWith(2, 2, 4, {{"tail", "drop"}})->version, 1);
   Reload();
   EXPECT_EQ(BeginWith(3, 2, 4, {{"tail", "drop"}})->version, 1);
-  // Defaults are the same, said or not.
+  // Defaults are the same, given or not.
   EXPECT_EQ(BeginWith(4, 2, 4, {{"tail", "drop"}, {"max_steps", "0"}})->version,
             1);
   ASSERT_OK_AND_ASSIGN(const schedule::Plan other, BeginWith(5, 2, 4));
@@ -353,7 +353,7 @@ TEST_F(PlanStoreTest, AProposalKeepsTheGlobalBatchUnlessItChangesTheSteps) {
   ASSERT_OK(BeginWith(1, 2, 4, terms));
   ASSERT_OK_AND_ASSIGN(schedule::Plan plan, BeginWith(2, 2, 3, terms));
   plan.hook = "bf16";
-  plan.global_micro_batches = 1000;  // not for a peer to say
+  plan.global_micro_batches = 1000;  // not for a peer to set
   ASSERT_OK_AND_ASSIGN(plan, plans_->Propose("job", 1, plan));
   EXPECT_EQ(plan.global_micro_batches, 8);
   plan.accumulation_steps = 4;

@@ -205,7 +205,7 @@ void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,
   const Progress progress = ProgressOf(heartbeat);
   const absl::StatusOr<AttachedRank> attached =
       membership->AttachedRankOf(attachment);
-  // Refused only when the stream is being closed, which says why.
+  // Refused only when the stream is being closed, with the reason.
   if (!attached.ok() || !membership->Heartbeat(attachment, progress).ok())
     return;
   if (witness.telemetry == nullptr) return;

@@ -93,20 +93,20 @@ absl::Status Denied(const Identity& caller, absl::string_view method,
       "operator"));
 }
 
-// Whether the method, "/package.Service/Method", is for everyone, nobody
-// included: health checks.
+// Returns whether the method, "/package.Service/Method", is open to callers
+// without an identity: health checks.
 bool IsForEveryone(absl::string_view method) {
   return absl::StartsWith(method, "/grpc.health.v1.");
 }
 
-// Whether the method is for whoever is somebody, whatever the message: what
-// the services are.
+// Returns whether the method is open to all callers with an identity, whatever
+// the message: reflection.
 bool IsForAnyone(absl::string_view method) {
   return absl::StartsWith(method, "/grpc.reflection.");
 }
 
-// Whether a message that says no job is allowed at the beginning: the answers
-// are cut down to the caller's job instead (KeepOwn).
+// Returns whether a message without a job is allowed at first: the answers are
+// then cut down to the caller's job instead (KeepOwn).
 bool IsCutDown(absl::string_view method) {
   return method == "/coxswain.v1.Rendezvous/Describe" ||
          method == "/coxswain.v1.Journal/Read" ||
@@ -120,8 +120,9 @@ std::vector<std::string> JobsIn(const Message& message) {
   return jobs;
 }
 
-// Whether the caller may send this message; `first` of its call. What the
-// message is not to say is PERMISSION_DENIED, with who, what and how to go on.
+// Whether the caller may send this message; `first` of its call. A
+// message that it may not send is PERMISSION_DENIED, with the caller, the
+// message and what to do next.
 absl::Status Authorise(const Identity& caller, absl::string_view method,
                        const Message& message, bool first) {
   if (caller.is_operator) return absl::OkStatus();
@@ -137,7 +138,7 @@ absl::Status Authorise(const Identity& caller, absl::string_view method,
   return absl::OkStatus();
 }
 
-// Leaves out what an answer says of other jobs: all repeated fields whose
+// Leaves out what an answer has of other jobs: all repeated fields whose
 // messages have a field `job`.
 void KeepOwn(const Identity& caller, Message* answer) {
   if (caller.is_operator) return;

@@ -14,8 +14,8 @@
 namespace coxswain::server {
 namespace {
 
-// Refuses whoever must not write; else answers with what `work` returns, on a
-// disk thread. The request, the response and the context live until then.
+// Refuses callers that must not write; else answers with what `work` returns,
+// on a disk thread. The request, the response and the context live until then.
 grpc::ServerUnaryReactor* ReplyToWriter(const FenceValidator& validator,
                                         const Fence& fence, DiskThreads* disk,
                                         grpc::CallbackServerContext* context,

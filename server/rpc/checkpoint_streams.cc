@@ -121,7 +121,7 @@ class DownloadCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
                       "the download did not end");
   }
 
-  // Opens the shard and says what it is.
+  // Opens the shard and sends its description.
   void Begin(CheckpointStore* store, v1::DownloadRequest request) {
     disk_->Run([this, store, request = std::move(request)] {
       Open(store->StartDownload(request.job(), request.checkpoint_id(),

@@ -1,5 +1,5 @@
 // Uploads and downloads as a peer sees them that has nothing but protobuf: what
-// the zero-copy streams say is what the protos say. And what happens to one
+// the zero-copy streams send is what the protos define. And what happens to one
 // that sends what it should not.
 #include <chrono>
 #include <memory>
@@ -186,7 +186,7 @@ class CheckpointStreamsTest : public testing::Test {
     return true;
   }
 
-  // The attack is refused, leaves nothing, and nobody else suffers.
+  // The attack is refused, leaves nothing, and harms no other peer.
   void ExpectRefused(const Messages& messages, absl::StatusCode code,
                      const std::string& why) {
     EXPECT_THAT(Upload(messages), StatusIs(code, HasSubstr(why)));

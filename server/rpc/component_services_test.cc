@@ -40,7 +40,7 @@ StoreLimits MakeStoreLimits() {
   return limits;
 }
 
-// Short: whoever says nothing is not waited for in a test. Not so short that a
+// Short: a silent peer is not waited for in a test. Not so short that a
 // slow machine could not send a header in time.
 RpcOptions MakeRpcOptions() {
   RpcOptions options;
@@ -318,7 +318,7 @@ TEST_F(ComponentServicesTest, ACancelledWatchFreesItsPlace) {
       EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
       continue;
     }
-    // The server hears of a cancellation a little later: try until it has.
+    // The server learns of a cancellation a little later: try until it has.
     grpc::Status status = grpc::Status::CANCELLED;
     const auto deadline =
         std::chrono::system_clock::now() + std::chrono::seconds(30);
@@ -508,7 +508,7 @@ TEST_F(ComponentServicesTest, ADownloadThatIsNotReadIsEnded) {
   request.set_checkpoint_id(id);
   const auto reader = stub->Download(&context, request);
   // Shutdown waits for the calls: it returns once the deadline has ended this
-  // one, which nobody reads, and long before the client gives up.
+  // one, which is not read, and long before the client gives up.
   reader->WaitForInitialMetadata();
   const auto started = std::chrono::steady_clock::now();
   server->Shutdown();

@@ -128,7 +128,7 @@ absl::StatusOr<Identity> CallerIdentities::ByToken(
 absl::StatusOr<Identity> CallerIdentities::Of(
     const grpc::ServerContextBase& context) {
   const auto peer = context.auth_context();
-  // Without encryption there is no peer, and nobody has proved anything.
+  // Without encryption there is no peer, and no proof of identity.
   if (peer != nullptr && peer->IsPeerAuthenticated()) {
     MutexLock lock(&mutex_);
     return ByCertificate(*peer);

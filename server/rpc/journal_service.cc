@@ -32,7 +32,7 @@ class Cursor {
   Cursor(const JournalService::Source& source,
          const v1::JournalRequest& request)
       : source_(source), job_(request.job()) {
-    // Sequences of another coordinator say nothing here.
+    // Sequences of another coordinator have no meaning here.
     const bool of_this = request.term() == 0 || request.term() == source.term;
     if (of_this) after_ = request.after();
     reads_on_ = after_ > 0;

@@ -7,8 +7,8 @@
 
 namespace coxswain::server {
 
-// Between the messages of the wire and the structs of the core. What can be
-// said in the core's words is not judged here: the components validate what
+// Between the messages of the wire and the structs of the core. What the core's
+// types can hold is not judged here: the components validate what
 // they are given. Members and manifests: see member_proto.h; what belongs to
 // the schedule: see schedule/schedule_wire.h.
 

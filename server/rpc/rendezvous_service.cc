@@ -191,7 +191,7 @@ grpc::ServerUnaryReactor* RendezvousService::Leave(
 
 absl::Status RendezvousService::TakeFinalState(
     const Fence& fence, const v1::LeaveRequest& request) {
-  // Membership::Leave says what is wrong with it.
+  // Membership::Leave returns what is wrong with it.
   const absl::StatusOr<Caller> caller = membership_->Admit(fence);
   if (!caller.ok()) return absl::OkStatus();
   if (request.positions_size() > kMaxPositions) {

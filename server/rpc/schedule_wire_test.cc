@@ -400,7 +400,7 @@ TEST_F(ScheduleWireTest, RanksGoOnWithARestartedCoordinator) {
   EXPECT_GT(team[0]->term(), team[0]->joined().term());
   ASSERT_TRUE(team[0]->SayPosition(0));
   ASSERT_TRUE(team[0]->Announce(1));
-  // This one has not heard the first decision.
+  // This one has not received the first decision.
   ASSERT_TRUE(team[1]->AttachTo(channel_));
   ASSERT_TRUE(team[1]->Announce(0));
   v1::AttachEvent event = team[1]->Read();

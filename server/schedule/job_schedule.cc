@@ -50,7 +50,7 @@ void JobSchedule::Resume(const ResumedFrom& from, absl::Time now) {
     ranks_[static_cast<size_t>(rank)].left = true;
   }
   for (const Position& position : from.positions) {
-    Effects none;  // a stream that nobody has spoken in yet says nothing
+    Effects none;  // a stream without tickets has none
     const auto stream = FindOrAddStream(position.stream, now, &none);
     if (!stream.ok()) continue;
     (*stream)->agreement.Restore(position.decision);
@@ -299,7 +299,7 @@ void JobSchedule::Apply(schedule::StepAgreement::Messages messages,
       if (warned_ == now) continue;
       warned_ = now;
     }
-    // A decision says all that a grant does: one message less for each rank.
+    // A decision implies the grant: one message less for each rank.
     if (message.kind == Kind::kGrant && i + 1 < messages.size() &&
         messages[i + 1].kind == Kind::kDecision &&
         messages[i + 1].rank == message.rank &&

@@ -1,4 +1,4 @@
-// What a schedule tells of itself: to the search for stalls, and to people.
+// What a schedule reports: to the search for stalls, and for display.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -113,14 +113,14 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
   const bool outliers =
       std::any_of(report.ranks.begin(), report.ranks.end(),
                   [](const RankReport& rank) { return rank.outlier; });
-  // Of a job that has ended nobody wants to hear that all was well.
+  // For a job that has ended, findings without an outlier are left out.
   if (!outliers) report.findings.clear();
   if (failure_.ok()) {
     report.findings.insert(report.findings.begin(),
                            std::string(reason.message()));
   }
   end_ = std::move(report);
-  // It is kept for long: without what nobody will ask for any more.
+  // It is kept for long: without what is not read any more.
   for (Rank& rank : ranks_) rank.stream = nullptr;
   streams_.clear();
   history_ = {};

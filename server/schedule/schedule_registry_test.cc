@@ -45,7 +45,7 @@ class CountingRandom : public RandomSource {
   uint64_t count_ = 0;
 };
 
-// One process, and what it was told.
+// One process, and what it received.
 struct Worker {
   uint64_t incarnation = 0;
   absl::StatusOr<JoinResult> joined = absl::UnknownError("not joined");
@@ -317,7 +317,7 @@ TEST_F(ScheduleRegistryTest, AMismatchEndsTheGenerationForAll) {
     EXPECT_EQ(worker->events[1].kind, Kind::kClosed);
   }
   EXPECT_EQ(Description().state, JobState::kEnded);
-  // What comes late is for nobody.
+  // What comes late is dropped.
   EXPECT_OK(schedule_->OnTicket(team[0]->attached, kTrain, MakeTicket(1)));
   EXPECT_THAT(team[0]->events, SizeIs(2));
 }
@@ -626,7 +626,7 @@ TEST_F(ScheduleRegistryTest, TheOldestEndedJobMakesRoom) {
 TEST_F(ScheduleRegistryTest, WhatAnEventBringsAboutComesAfterItForAll) {
   const Team team =
       Run(2, {{"enforcement", "strict"}, {"commit_vote", "true"}});
-  // Both votes are there before rank 1 has been told of the grant.
+  // Both votes are there before rank 1 has received the grant.
   const auto vote_at_once = [&](const AttachEvent& event) {
     if (FlatEvent(event).kind != Kind::kGrant) return;
     for (const Worker* worker : team) {
@@ -761,7 +761,7 @@ TEST_F(ScheduleRegistryTest, WhatALeavingRankHasHeardIsQueuedBeforeItLeaves) {
   store_.Release();
 }
 
-// It may have overtaken what it says on its stream.
+// It may have overtaken what it sends on its stream.
 TEST_F(ScheduleRegistryTest, ALeavingRankTellsARestartedCoordinatorWhereItIs) {
   const Team team = Run(2);
   Announce(team, 0);
@@ -773,7 +773,7 @@ TEST_F(ScheduleRegistryTest, ALeavingRankTellsARestartedCoordinatorWhereItIs) {
   Fence fence = team[0]->fence();
   fence.term = membership_->term();
   EXPECT_OK(membership_->Leave(fence, "done", false));
-  Announce({team[1]}, 0);  // it has heard nothing
+  Announce({team[1]}, 0);  // it has received nothing
   ASSERT_THAT(team[1]->events, Not(IsEmpty()));
   EXPECT_EQ(team[1]->events.back().kind, Kind::kDecision);
   EXPECT_EQ(team[1]->events.back().decision.stop, "rank 0: a signal");
@@ -804,7 +804,7 @@ TEST_F(ScheduleRegistryTest, ALostDecisionIsToldAfterARestart) {
   Announce(team, 0);
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  Announce({team[1]}, 0);  // it has heard nothing
+  Announce({team[1]}, 0);  // it has received nothing
   EXPECT_THAT(team[1]->events, IsEmpty());
   SayPosition(*team[0], Received(0));
   ASSERT_THAT(team[1]->events, SizeIs(1));
@@ -812,17 +812,17 @@ TEST_F(ScheduleRegistryTest, ALostDecisionIsToldAfterARestart) {
 }
 
 // The coordinator was cut off, not restarted: what it had decided meanwhile,
-// and what it was told before, counts no more.
+// and what it received before, does not count.
 TEST_F(ScheduleRegistryTest, ARankBackFromTheFallbackRaisesTheEpoch) {
   const Team team = Run(2);
   Announce(team, 0);
-  Announce(team, 1);  // decided, and nobody hears of it
+  Announce(team, 1);  // decided, and received by no rank
   Announce({team[0]}, 2);
   const AttachedRank old = team[0]->attached;
   Reattach(team[1]);
   team[1]->events.clear();
   ASSERT_OK(schedule_->OnFallbackReport(team[1]->attached, 1));
-  // Who has spoken before is to come again, and to say where it is.
+  // A rank that has attached before is to do so again, with its position.
   ASSERT_THAT(team[0]->Told(Kind::kClosed), SizeIs(1));
   // With UNAVAILABLE it would look for another coordinator.
   EXPECT_THAT(team[0]->Told(Kind::kClosed)[0].status,
@@ -940,8 +940,8 @@ TEST_F(ScheduleRegistryTest, ARefusedLeaveHasNoEffect) {
   EXPECT_EQ(team[1]->Told(Kind::kDecision).back().round, 1);
 }
 
-// Its rank has heard what was never decided: nothing that the next coordinator
-// should begin with.
+// Its rank has received what was never decided: nothing that the next
+// coordinator should begin with.
 TEST_F(ScheduleRegistryTest, WhatEndsTheGenerationIsNotKept) {
   const Team team = Run(2);
   Announce(team, 0);
@@ -975,7 +975,7 @@ TEST_F(ScheduleRegistryTest, ALaterEpochForgetsNoWishForACheckpoint) {
   EXPECT_EQ(team[0]->events.back().decision.checkpoint, "an operator");
 }
 
-// The coordinator has said it to nobody, and the ranks have gone on.
+// The coordinator has not sent it, and the ranks have gone on.
 TEST_F(ScheduleRegistryTest, ARegroupThatWasDecidedOtherwiseIsTakenBack) {
   for (const bool back : {true, false}) {
     const Team team = Run(2);
@@ -1124,7 +1124,7 @@ TEST_F(ScheduleRegistryTest, APlanUnderWayAtARestartLandsAlike) {
   plan.hook = "bf16";
   plan.at_step = schedule::Plan::kAtNextStep;
   ASSERT_OK(plans_->Propose("job", 1, plan));
-  // In force, and nobody has heard of it: as if the coordinator had died there.
+  // In force, and received by no rank: as if the coordinator had died there.
   ASSERT_OK_AND_ASSIGN(
       const auto next,
       plans_->TakeEffect("job", team[0]->joined->generation, 2));
@@ -1204,7 +1204,7 @@ TEST_F(ScheduleRegistryTest, ARegroupIsTheLastDecision) {
     EXPECT_EQ(worker->events[0].decision.regroup, "");
     EXPECT_EQ(worker->events[1].decision.regroup, "2 spares wait");
   }
-  // Also for a coordinator that is started then, if anybody has heard it.
+  // Also for a coordinator that is started then, if any rank has received it.
   Restart();
   for (Worker* worker : team) Reattach(worker);
   schedule::Decision last = Received(1);
@@ -1255,7 +1255,7 @@ TEST_F(ScheduleRegistryTest, ACheckpointIsAskedForOnceAndKept) {
                        schedule_->RequestCheckpoint("job", "an operator"));
   EXPECT_EQ(newest, 1);
   Announce(team, 1);
-  // Also for a coordinator that is started then, if anybody has heard it.
+  // Also for a coordinator that is started then, if any rank has received it.
   Restart();
   for (Worker* worker : team) Reattach(worker);
   schedule::Decision last = Received(1);

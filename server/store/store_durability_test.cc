@@ -115,7 +115,7 @@ std::string KeysOf(KeyValueStore* store) {
   return all;
 }
 
-// Whoever got no answer asks again, and so does who did.
+// Callers ask again, those without an answer and the others.
 TEST(StoreDurabilityTest, ACrashBetweenAnyTwoOperationsLosesAndRepeatsNothing) {
   ScriptedStateStore untouched;
   Coordinator<DirectWriter> reference(&untouched);
@@ -141,7 +141,7 @@ TEST(StoreDurabilityTest, ACrashBetweenAnyTwoOperationsLosesAndRepeatsNothing) {
   }
 }
 
-// The same with many at once: the counters tell whether each counted once.
+// The same with many at once: the counters show whether each counted once.
 TEST(StoreDurabilityTest, ACrashWhileManyAddLosesAndRepeatsNothing) {
   constexpr int kThreads = 8;
   constexpr int kAdds = 40;

@@ -171,14 +171,14 @@ void Telemetry::NoteTiming(const StepTiming& timing, Rank* rank, Job* job) {
     ++job->totals.refused;
     return;
   }
-  // Said again.
+  // Repeated.
   if (!rank->ring.empty() &&
       timing.step <= rank->At(rank->ring.size() - 1).step) {
     return;
   }
   if (timing.step > job->newest_step) {
     // A rank names the newest of many steps only; the first one of a generation
-    // says nothing of those before.
+    // shows nothing of those before.
     job->totals.steps +=
         job->newest_step < 0 ? 1 : timing.step - job->newest_step;
     job->newest_step = timing.step;

@@ -38,7 +38,7 @@ struct StepTiming {
 
   float duration() const { return compute + wait + exchange; }
 
-  // Whether a rank may say so: nothing is negative, infinite or not a number.
+  // Returns whether nothing is negative, infinite or not a number.
   bool Sensible() const {
     constexpr float kMostSeconds = 1e9;
     const auto sensible = [](float seconds) {
@@ -141,7 +141,7 @@ class Telemetry : public GenerationObserver {
   struct Rank {
     std::vector<StepTiming> ring;
     size_t oldest = 0;  // once it is full
-    // As the last heartbeat said; nothing: there was none, and what was before
+    // As in the last heartbeat; nullopt: there was none, and what was before
     // it is not known.
     std::optional<Traffic> said;
 

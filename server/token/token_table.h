@@ -51,9 +51,9 @@ class TokenTable {
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(
       const std::string& path);
 
-  // Whose token it is. Takes the same time for each that it is not.
+  // Returns whose token it is. Takes the same time for each that it is not.
   std::optional<Identity> Find(absl::string_view token);
-  // Who a subject is; that somebody has vouched for it was found before.
+  // Returns who a subject is, whose token has been checked before.
   std::optional<Identity> FindSubject(const std::string& subject);
 
   bool NamesSubjects() const;

@@ -134,7 +134,7 @@ absl::Status CheckIssuer(const Json& claims, const TokenRules& rules) {
                               "; --token-issuer is ", Shown(rules.issuer)));
 }
 
-// One text, or a list of them; what is no text is nobody.
+// One text, or a list of them; other values are left out.
 std::vector<std::string> AudiencesOf(const Json& claims) {
   std::vector<std::string> audiences;
   const auto found = claims.find("aud");

@@ -42,7 +42,7 @@ bool LooksLikeWebToken(absl::string_view text);
 // Returns the token's claims, if one of the keys has signed it (RS256 or ES256,
 // by the key that it names), it counts at `now`, and it keeps to the rules.
 // UNAUTHENTICATED describes what is wrong, and how to go on. Of what the issuer
-// has not signed nothing is shown: anybody may have sent it.
+// has not signed nothing is shown: any caller may have sent it.
 absl::StatusOr<TokenClaims> CheckWebToken(absl::string_view token,
                                           const KeySet& keys,
                                           const TokenRules& rules,

@@ -190,7 +190,7 @@ TEST_P(WebTokenTest, ItNamesAKeyThatIsThere) {
       Check(issuer_.Sign(Json({{"alg", issuer_.Header()["alg"]}}).dump(),
                          Claims().dump())),
       IsRefused("'kid'"));
-  // A key that comes with the token is nobody's.
+  // A key that comes with the token does not count.
   EXPECT_OK(Check(WithHeader("jwk", issuer_.Key())));
   EXPECT_THAT(Check(TestIssuer(GetParam(), "k1")
                         .Sign(Json({{"alg", issuer_.Header()["alg"]},
