@@ -78,7 +78,7 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // The port that is listened on.
+  // Returns the port that is listened on.
   int port() const;
 
   // For the status page and the metrics. Valid while the coordinator lives.

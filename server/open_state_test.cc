@@ -13,7 +13,7 @@
 
 namespace {
 
-// The folders that this process has synced.
+// Returns the folders that this process has synced.
 std::set<std::string>& Synced() {
   static auto& synced = *new std::set<std::string>;
   return synced;

@@ -69,7 +69,7 @@ struct Components {
   absl::Time started;  // by the clock
   std::atomic<int64_t> last_tick_ns{0};
 
-  // Whether the state is still held.
+  // Returns whether the state is still held.
   bool leads() const { return !state->can_be_lost() || state->Held(); }
   // When deadlines were looked at last, by the clock.
   absl::Time last_tick() const { return absl::FromUnixNanos(last_tick_ns); }

@@ -53,9 +53,9 @@ std::string DumpLines(const Json& json);
 // ---- plans for display: a newer coordinator may send terms that are not known
 // here
 
-// The settings of a plan that have fields of their own.
+// Returns the settings of a plan that have fields of their own.
 std::vector<schedule::NamedValue> ValuesOf(const v1::Plan& plan);
-// The terms of a plan: those that it leaves out with their defaults.
+// Returns the terms of a plan: those that it leaves out with their defaults.
 std::map<std::string, std::string> AllTerms(const v1::Plan& plan);
 // Those that are not the defaults, as "name=value", sorted by name.
 std::vector<std::string> ChangedTerms(const v1::Plan& plan);

@@ -67,7 +67,7 @@ class BarrierTable {
   // Answers all waiting calls with `status`.
   void End(const absl::Status& status, ScopeWork* work);
 
-  // Whether someone waits under this tag.
+  // Returns whether someone waits under this tag.
   bool Contains(const std::string& group, const std::string& tag) const;
   size_t size() const { return barriers_.size(); }
 
@@ -85,7 +85,7 @@ class BarrierTable {
     std::vector<uint64_t> forgotten;       // deleted in the same commit
   };
 
-  // True if a repeated call was taken care of.
+  // Returns whether a repeated call was taken care of.
   bool AnswerRepeat(BarrierArrival* arrival, ScopeWork* work);
   void Complete(Waiting* waiting, ScopeWork* work);
   void Committed(uint64_t sequence, const absl::Status& status,

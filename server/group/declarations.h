@@ -55,7 +55,7 @@ class Declarations {
 
   // Null if there is no such group.
   const GroupInfo* Find(absl::string_view name) const;
-  // Whether it is declared, and as this.
+  // Returns whether it is declared, and as this.
   bool HasMesh(absl::string_view name, const std::vector<MeshAxis>& axes) const;
 
   // Answers all that wait with `status`.
@@ -71,7 +71,7 @@ class Declarations {
     std::vector<Request> later;  // that touch a name of the first
   };
 
-  // Whether the groups are there already.
+  // Returns whether the groups are there already.
   absl::StatusOr<bool> Check(const Declaration& declaration) const;
   void Start(Request request, ScopeWork* work);
   void Committed(uint64_t id, const absl::Status& status, ScopeWork* work);

@@ -36,7 +36,7 @@ absl::Status CheckRanks(const std::vector<int>& ranks, const Caller& caller) {
                    absl::StrJoin(ranks, ", "), "] that it is not in"));
 }
 
-// Whether these are the ranks 0 to world_size - 1, in order.
+// Returns whether these are the ranks 0 to world_size - 1, in order.
 bool IsEveryone(const std::vector<int>& ranks, int world_size) {
   if (ranks.size() != static_cast<size_t>(world_size)) return false;
   for (int rank = 0; rank < world_size; ++rank) {

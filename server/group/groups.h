@@ -90,7 +90,7 @@ class Groups : public ScopedComponent<GroupScope> {
   absl::Status CheckName(absl::string_view what, absl::string_view name) const;
   absl::Status CheckMesh(const Caller& caller, absl::string_view name,
                          const std::vector<MeshAxis>& axes) const;
-  // The ranks that a barrier needs; they stay where they are.
+  // Returns the ranks that a barrier needs; they stay where they are.
   static absl::StatusOr<const std::vector<int>*> Members(
       GroupScope* scope, const Caller& caller, absl::string_view group);
   absl::StatusOr<CallId> Arrive(const Fence& fence, const Caller& caller,

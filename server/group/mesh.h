@@ -36,11 +36,11 @@ absl::Status ValidateMesh(const std::vector<MeshAxis>& axes, int world_size);
 // All groups of a valid mesh, by axis, then index.
 std::vector<MeshGroup> MeshGroups(const std::vector<MeshAxis>& axes);
 
-// The index of the group of `rank` along `axis` of a valid mesh.
+// Returns the index of the group of `rank` along `axis` of a valid mesh.
 int MeshGroupIndex(const std::vector<MeshAxis>& axes, int axis, int rank);
 
-// The group of `rank` along `axis` of a valid mesh; costs no more than its
-// size.
+// Returns the group of `rank` along `axis` of a valid mesh; costs no more than
+// its size.
 MeshGroup MeshGroupOf(const std::vector<MeshAxis>& axes, int axis, int rank);
 
 // "dp=2,tp=4", for messages.

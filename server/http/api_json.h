@@ -18,7 +18,8 @@ namespace coxswain::server {
 
 using Query = std::map<std::string, std::string>;
 
-// A number of a query, or its default. INVALID_ARGUMENT names the range.
+// Returns a number of a query, or its default. INVALID_ARGUMENT names the
+// range.
 absl::StatusOr<int64_t> NumberOf(const Query& query, const std::string& name,
                                  int64_t otherwise, int64_t least,
                                  int64_t most);

@@ -24,8 +24,8 @@ class HostNames {
   std::set<std::string> names_;  // in lower case
 };
 
-// Whether only this machine can reach that host: the loopback's addresses, and
-// localhost. Other names count as reachable from elsewhere.
+// Returns whether only this machine can reach that host: the loopback's
+// addresses, and localhost. Other names count as reachable from elsewhere.
 bool IsLoopbackHost(absl::string_view host);
 
 }  // namespace coxswain::server

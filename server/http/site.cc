@@ -47,8 +47,8 @@ std::string TagOf(const std::string& body) {
   return absl::StrFormat("\"%08x-%x\"", Crc32c(body), body.size());
 }
 
-// The object with its `now`, which does not count for the tag: a program that
-// asks again learns whether anything has changed.
+// Returns the object with its `now`, which does not count for the tag: a
+// program that asks again learns whether anything has changed.
 HttpAnswer JsonAnswer(const Json& json, double now,
                       const std::string& if_none_match) {
   std::string body = Dump(json);

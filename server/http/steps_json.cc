@@ -114,7 +114,7 @@ Slowness MeasureSlowness(const StepMatrix& matrix,
   return slowness;
 }
 
-// The ranks of a page, in its order.
+// Returns the ranks of a page, in its order.
 std::vector<int> Choose(const Page& page, const Slowness& slowness) {
   const int world = static_cast<int>(slowness.times.size());
   std::vector<int> chosen;

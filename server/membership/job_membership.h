@@ -118,8 +118,8 @@ class JobMembership {
   void Shutdown(const absl::Status& status, absl::Time now,
                 JobEffects* effects);
 
-  // The member of the generation that runs. FAILED_PRECONDITION: the generation
-  // or the incarnation is stale.
+  // Returns the member of the generation that runs. FAILED_PRECONDITION: the
+  // generation or the incarnation is stale.
   absl::StatusOr<const MemberRecord*> Admit(Generation generation,
                                             Incarnation incarnation) const;
   JobDescription Describe(absl::Time now) const;
@@ -132,7 +132,7 @@ class JobMembership {
   const std::string& name() const { return job_.name; }
   JobState state() const { return job_.state; }
   absl::Time ended_at() const { return job_.ended_at; }
-  // The last one; 0: none.
+  // Returns the last one; 0: none.
   Generation generation() const { return job_.run.generation; }
   const MemberTable& members() const { return job_.run.members; }
   // Null: no generation is being committed.
@@ -161,7 +161,7 @@ class JobMembership {
   // Returns nothing if the worker is to wait; else the answer.
   std::optional<absl::StatusOr<JoinResult>> JoinRunning(
       const JoinRequest& request, absl::Time now, JobEffects* effects);
-  // The same for a member of the running generation.
+  // Returns the same for a member of the running generation.
   std::optional<absl::StatusOr<JoinResult>> JoinAgain(
       const JoinRequest& request, MemberRecord* record, absl::Time now,
       JobEffects* effects);

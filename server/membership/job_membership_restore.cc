@@ -18,7 +18,7 @@ namespace {
 // What could not be written is tried again after this time.
 constexpr absl::Duration kSaveInterval = absl::Seconds(1);
 
-// Whether a record of this generation is in the table.
+// Returns whether a record of this generation is in the table.
 bool IsOfGeneration(absl::string_view table, Generation generation) {
   return absl::EndsWith(table, absl::StrCat("/", generation.value()));
 }

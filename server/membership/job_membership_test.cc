@@ -92,7 +92,7 @@ std::vector<std::string> InWords(const JobEffects& effects) {
   return words;
 }
 
-// The only effect of its kind.
+// Returns the only effect of its kind.
 template <typename Effect>
 const Effect& Only(const JobEffects& effects) {
   const Effect* only = nullptr;

@@ -30,8 +30,8 @@ void AddPlace(const MemberRecord& record, RunRecord* run) {
   if (run->places.size() < kMaxPlaces) run->places.push_back(PlaceOf(record));
 }
 
-// Whether the one who asks took the place of this process, or is it and was
-// lost. A process that left cleanly may begin the job anew.
+// Returns whether the one who asks took the place of this process, or is it and
+// was lost. A process that left cleanly may begin the job anew.
 bool IsOf(const FinishedPlace& place, const JoinRequest& request) {
   if (!(place.identity == request.identity)) return false;
   if (place.incarnation == request.incarnation) return !place.left;
@@ -73,8 +73,8 @@ std::map<WorkerIdentity, int> HeldRanks(const JobRecord& job) {
   return held;
 }
 
-// What the last generation has shown of its plan. Its members are still there
-// when the next one begins; what they reported is not after a restart.
+// Returns what the last generation has shown of its plan. Its members are still
+// there when the next one begins; what they reported is not after a restart.
 PlanTrial TrialOf(const JobRecord& job) {
   if (job.run.members.empty()) return PlanTrial::kUnknown;
   // A program need not report its steps.

@@ -33,15 +33,15 @@ void Finish(RunRecord* run);
 // work of the job was done; OK for all others, which may begin it anew.
 absl::Status CheckDone(const JoinRequest& request, const JobRecord& job);
 
-// Whether it is the process that is, or was, in the last generation, and is
-// not known to be dead.
+// Returns whether it is the process that is, or was, in the last generation,
+// and is not known to be dead.
 bool Survives(const JoinRequest& request, const JobRecord& job);
 // Returns the workers that wait while the generation runs, and are not in it.
 std::vector<WorkerIdentity> SparesOf(const JobRecord& job);
 // Returns the waiting workers, by rank where that is known.
 std::vector<Member> PresentIn(const JobRecord& job);
-// The ranks that workers keep in the next generation, and that processes in
-// their places get.
+// Returns the ranks that workers keep in the next generation, and that
+// processes in their places get.
 std::map<WorkerIdentity, int> HeldRanks(const JobRecord& job);
 // Returns the first members of the last generation that are not in `next`, and
 // in `count` how many there are.
@@ -57,7 +57,7 @@ void NoteGrowth(const RunRecord& next, JobRecord* job);
 // This process was paused: no member's time has passed.
 void RestartTimeouts(absl::Time now, JobRecord* job);
 
-// What is kept of it.
+// Returns what is kept of it.
 KeptJob KeptOf(const JobRecord& job, const RunRecord& run, bool running);
 Departure DepartureOf(const MemberRecord& record);
 

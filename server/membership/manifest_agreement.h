@@ -36,7 +36,7 @@ class ManifestAgreement {
   std::shared_ptr<const Manifest> shared() const {
     return kept_.begin()->second.manifest;
   }
-  // A worker that has it.
+  // Returns a worker that has it.
   WorkerIdentity holder() const;
   // Returns the manifest of this worker; null if it is not kept.
   const Manifest* Of(const WorkerIdentity& worker) const;

@@ -36,8 +36,8 @@ std::string Describe(const ParameterInfo& parameter) {
 using Manifests = std::vector<const Manifest*>;
 using Values = std::vector<std::string>;  // one for each manifest
 
-// What is shown of values that differ: of long ones the beginning, or where
-// they part if that is further on.
+// Returns what is shown of values that differ: of long ones the beginning, or
+// where they part if that is further on.
 Values Excerpts(const Values& values) {
   const std::string& first = values.front();
   size_t common = first.size();
@@ -226,7 +226,8 @@ struct Group {
   std::vector<size_t> holders;
 };
 
-// The largest first; among equals the one with the first holder.
+// Returns the groups, the largest first; among equals the one with the first
+// holder.
 std::vector<Group> GroupByValue(const Values& values, const Values& shown,
                                 const std::vector<HeldManifest>& held) {
   std::map<std::string, Group> by_value;

@@ -33,9 +33,9 @@ struct HeldManifest {
   std::vector<size_t> holders;
 };
 
-// The same among many: each value with its workers, the most frequent first. A
-// line names a few workers and values and counts the others. hook: bf16 on rank
-// 0 (bow/0), rank 1 (bow/1); fp16 on rank 2 (stroke/0)
+// Returns the same among many: each value with its workers, the most frequent
+// first. A line names a few workers and values and counts the others. hook:
+// bf16 on rank 0 (bow/0), rank 1 (bow/1); fp16 on rank 2 (stroke/0)
 std::vector<std::string> DiffManifests(const std::vector<HeldManifest>& held,
                                        const std::vector<std::string>& names);
 

@@ -9,7 +9,7 @@
 namespace coxswain::server {
 namespace {
 
-// Whether only processes on the same host can reach this address.
+// Returns whether only processes on the same host can reach this address.
 bool IsLoopback(absl::string_view address) {
   return address == "localhost" || address == "::1" ||
          absl::StartsWith(address, "127.");

@@ -66,8 +66,8 @@ class MemberTable {
   const std::shared_ptr<const std::vector<Member>>& list() const {
     return list_;
   }
-  // The first rank whose address only processes on its own host can reach,
-  // while there are members on others; -1: none.
+  // Returns the first rank whose address only processes on its own host can
+  // reach, while there are members on others; -1: none.
   int unreachable() const { return unreachable_; }
 
  private:

@@ -174,7 +174,8 @@ class Membership : public FenceValidator {
       const Fence& fence) const;
 
   absl::StatusOr<Caller> Admit(const Fence& fence) const override;
-  // The attachment of the caller. NOT_FOUND: there is none; errors as Admit().
+  // Returns the attachment of the caller. NOT_FOUND: there is none; errors as
+  // Admit().
   absl::StatusOr<uint64_t> AttachmentOf(const Fence& fence) const;
   absl::Status AdmitOperator(const Fence& fence) const override;
 

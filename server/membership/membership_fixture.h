@@ -129,7 +129,7 @@ class Latch {
         &mutex_, kDeadline,
         [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return open_; }));
   }
-  // Whether a thread has come.
+  // Returns whether a thread has come.
   bool AwaitThread() {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(
@@ -221,7 +221,7 @@ class MembershipTest : public testing::Test {
     request.timeout = absl::Seconds(30);
     return &worker;
   }
-  // The same for a job that may have `min` to `max` workers.
+  // Returns the same for a job that may have `min` to `max` workers.
   Worker* MakeElastic(int min, int max, int slot,
                       const std::string& node = "host-a") {
     Worker* const worker = Make(max, slot, "job", node);
@@ -240,7 +240,7 @@ class MembershipTest : public testing::Test {
           worker->events.emplace_back(e);
         }));
   }
-  // A running job whose workers are attached.
+  // Returns a running job whose workers are attached.
   std::vector<Worker*> Run(int world, const std::string& job = "job") {
     std::vector<Worker*> team;
     for (int slot = 0; slot < world; ++slot) {
@@ -254,7 +254,7 @@ class MembershipTest : public testing::Test {
     }
     return team;
   }
-  // A running job of `count` workers that may have `min` to `max`.
+  // Returns a running job of `count` workers that may have `min` to `max`.
   std::vector<Worker*> RunElastic(int min, int max, int count) {
     std::vector<Worker*> team;
     for (int slot = 0; slot < count; ++slot) {

@@ -31,7 +31,7 @@ class OrderedCalls {
     while (const std::function<void()> call = Next()) call();
   }
 
-  // Whether all calls that were added have returned.
+  // Returns whether all calls that were added have returned.
   bool idle() const {
     MutexLock lock(&mutex_);
     return !running_ && calls_.empty();

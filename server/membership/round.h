@@ -62,8 +62,8 @@ struct RoundVerdict {
 RoundVerdict DecideRound(absl::Time now, const RoundState& state,
                          const RoundOptions& options);
 
-// The same for display, with the names of the survivors that it waits for, by
-// rank.
+// Returns the same for display, with the names of the survivors that it waits
+// for, by rank.
 std::string DescribeRound(absl::Time now, const RoundState& state,
                           const RoundOptions& options,
                           const std::map<int, WorkerIdentity>& awaited);

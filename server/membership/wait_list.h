@@ -64,7 +64,7 @@ class WaitList {
   std::vector<WorkerIdentity> Choose(int count) const;
 
   const ManifestAgreement& manifests() const { return manifests_; }
-  // How many may be in the generation; the largest number asked for.
+  // Returns how many may be in the generation; the largest number asked for.
   int max() const { return manifests_.world_size(); }
   int min() const;
 
@@ -75,7 +75,7 @@ class WaitList {
   }
 
  private:
-  // Which count of the expected ones this process is in; null: none.
+  // Returns which count of the expected ones this process is in; null: none.
   int* CountOf(const Member& member);
   bool IsSurvivor(const Member& member) const;
   void NoteAgreement(absl::Time now);

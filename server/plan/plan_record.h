@@ -9,9 +9,9 @@
 
 namespace coxswain::server {
 
-// A plan as it is kept in the state store. CheckPlan() allows whatever is
-// encoded, and Decode fails with INVALID_ARGUMENT for what it does not allow;
-// the caller of Decode adds the job to the error.
+// Returns a plan as it is kept in the state store. CheckPlan() allows whatever
+// is encoded, and Decode fails with INVALID_ARGUMENT for what it does not
+// allow; the caller of Decode adds the job to the error.
 std::string EncodePlan(const schedule::Plan& plan);
 absl::StatusOr<schedule::Plan> DecodePlan(absl::string_view record);
 

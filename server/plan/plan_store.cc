@@ -49,7 +49,7 @@ int64_t GlobalMicroBatches(int accumulation_steps, int world_size) {
   return static_cast<int64_t>(accumulation_steps) * world_size;
 }
 
-// How many workers a record of kManifestTable was written for; 0: by a
+// Returns how many workers a record of kManifestTable was written for; 0: by a
 // coordinator that did not note it.
 int WorldOf(const schedule::Plan& settings) {
   if (settings.accumulation_steps < 1) return 0;
@@ -57,7 +57,7 @@ int WorldOf(const schedule::Plan& settings) {
                           settings.accumulation_steps);
 }
 
-// Whether a plan leaves the global batch as it was with the one before.
+// Returns whether a plan leaves the global batch as it was with the one before.
 bool KeepsGlobalBatch(const schedule::Plan& before,
                       const schedule::Plan& plan) {
   return before.terms.on_resize == schedule::OnResize::kKeepGlobalBatch &&

@@ -88,14 +88,14 @@ class PlanStore : public GenerationObserver {
   // is not known. Before the first request only.
   void NoteQuarantined(const std::vector<QuarantinedRecord>& quarantined);
 
-  // The tables whose records of one job are one plan.
+  // Returns the tables whose records of one job are one plan.
   static std::vector<std::string> TableNames();
 
   // Returns the lowest version that no job has had: while a job is known, none
   // of its versions is used twice, also when its plan is lost.
   int64_t next_version() const;
 
-  // The plan of a new generation.
+  // Returns the plan of a new generation.
   //   INVALID_ARGUMENT    the terms are not those of a plan
   //   RESOURCE_EXHAUSTED  keep_global_batch would need more than
   //                       max_accumulation_steps on one rank
@@ -165,7 +165,7 @@ class PlanStore : public GenerationObserver {
   PlanStore(const PlanOptions& options, StateStore* store)
       : options_(options), store_(store) {}
 
-  // The workers' settings as they are stored.
+  // Returns the workers' settings as they are stored.
   static schedule::Plan SettingsOf(const Record& record);
   // Adds what the state store keeps of a job; INVALID_ARGUMENT, and the batch
   // is as it was, if one of its plans could not be read again.
@@ -184,11 +184,11 @@ class PlanStore : public GenerationObserver {
   int64_t AddMark(const Record& record, StateBatch* batch) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The record of a job once this generation has begun.
+  // Returns the record of a job once this generation has begun.
   static Record Next(const GenerationStart& start, const Settings& settings,
                      Record record);
-  // Whether the plan on trial has failed. `last` counts only where there was no
-  // decision that could have proved it.
+  // Returns whether the plan on trial has failed. `last` counts only where
+  // there was no decision that could have proved it.
   static bool Failed(const Record& record, PlanTrial last);
   // Returns the plan that a proposal becomes after the newest one.
   static schedule::Plan Successor(const Record& record,
@@ -204,9 +204,9 @@ class PlanStore : public GenerationObserver {
   // Commits what a job's record becomes. NOT_FOUND: it was forgotten meanwhile.
   absl::Status Store(absl::string_view job, Record record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether a decision before this step changes anything.
+  // Returns whether a decision before this step changes anything.
   static bool Concerns(const Record& record, int64_t step);
-  // Whether the pending proposal comes into force with this step.
+  // Returns whether the pending proposal comes into force with this step.
   static bool IsDue(const Record& record, int64_t step);
   // The step before this one was decided.
   void NoteDecided(absl::string_view job, int64_t step, Record* record)

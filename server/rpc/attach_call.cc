@@ -37,7 +37,7 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   return progress;
 }
 
-// The newest ones; the rest is not read.
+// Returns the newest ones; leaves out the rest.
 std::vector<StepTiming> TimingsOf(const v1::Heartbeat& heartbeat) {
   const int most = static_cast<int>(Telemetry::kMaxTimings);
   std::vector<StepTiming> timings;

@@ -58,7 +58,7 @@ class AttachCall
         schedule_(schedule),
         witness_(witness) {}
 
-  // Whether to read on.
+  // Returns whether to read on.
   bool HandleRequest();
   bool HandleHello(const v1::Hello& hello);
   // The messages of an attached worker.

@@ -45,7 +45,7 @@ constexpr char kJobField[] = "job";
 constexpr int kMaxDepth = 4;
 constexpr size_t kMaxJobBytes = 128;
 
-// The field `job`, or null.
+// Returns the field `job`, or null.
 const FieldDescriptor* JobFieldOf(const Descriptor& type) {
   const FieldDescriptor* const field = type.FindFieldByName(kJobField);
   const bool text = field != nullptr && !field->is_repeated() &&
@@ -113,7 +113,7 @@ bool IsCutDown(absl::string_view method) {
          method == "/coxswain.v1.Journal/Follow";
 }
 
-// The jobs that a message names, each with a character at least.
+// Returns the jobs that a message names, each with a character at least.
 std::vector<std::string> JobsIn(const Message& message) {
   std::vector<std::string> jobs;
   Collect(message, kMaxDepth, &jobs);

@@ -9,9 +9,9 @@
 
 namespace coxswain::server {
 
-// What every call of every service passes before the service sees any of it:
-// who calls, and whether each message is one that this caller may send. Of a
-// message that it may not, the service sees an empty one, and whatever it
+// Makes what every call of every service passes before the service sees any
+// of it: who calls, and whether each message is one that this caller may send.
+// Of a message that it may not, the service sees an empty one, and whatever it
 // answers, the caller gets the refusal and nothing else.
 // `clock`, by which refusals are logged at a rate, outlives it.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>

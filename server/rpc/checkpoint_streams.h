@@ -13,7 +13,7 @@ namespace coxswain::server {
 
 // The streams of CheckpointService.
 
-// Whether the fence is that of an operator, who is no member.
+// Returns whether the fence is that of an operator, who is no member.
 inline bool IsOperator(const Fence& fence) {
   return fence.generation == Generation(0) &&
          fence.incarnation == Incarnation(0);

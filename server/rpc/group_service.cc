@@ -8,7 +8,7 @@
 namespace coxswain::server {
 namespace {
 
-// Whether each rank is as far above the one before.
+// Returns whether each rank is as far above the one before.
 bool IsRange(const std::vector<int>& ranks) {
   if (ranks.size() < 2 || ranks[0] >= ranks[1]) return false;
   for (size_t i = 2; i < ranks.size(); ++i) {

@@ -158,7 +158,7 @@ class CallCounterFactory : public ServerInterceptorFactoryInterface {
   const Clock* const clock_;
 };
 
-// What each call passes; the first one is outermost for answers.
+// Returns what each call passes; the first one is outermost for answers.
 absl::StatusOr<std::vector<std::unique_ptr<ServerInterceptorFactoryInterface>>>
 MakeInterceptors(const GrpcServer::MayAnswer& may_answer,
                  const std::shared_ptr<AcceptedConnections>& connections,

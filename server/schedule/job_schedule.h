@@ -116,7 +116,7 @@ class JobSchedule {
   // OnRegroupWanted.
   std::vector<int> Left() const;
   const std::string& regroup_wanted() const { return regroup_; }
-  // The last reason of OnCheckpointWanted, until a decision has it.
+  // Returns the last reason of OnCheckpointWanted, until a decision has it.
   const std::string& checkpoint_wanted() const { return checkpoint_; }
   ScheduleReport Report(const std::vector<MemberDescription>& members,
                         absl::Time now) const;
@@ -154,7 +154,7 @@ class JobSchedule {
   schedule::StepAgreement::Options OptionsOf(absl::string_view stream) const;
   std::vector<int> Absent() const;
   void NoteBack(int rank, absl::Time now);
-  // Whether a member that is awaited is not attached.
+  // Returns whether a member that is awaited is not attached.
   bool NoteAttached(const std::vector<MemberDescription>& members,
                     absl::Time now);
   void RestartTimeouts(absl::Time now);

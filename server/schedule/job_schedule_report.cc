@@ -17,7 +17,7 @@
 namespace coxswain::server {
 namespace {
 
-// The ranks that the error of a failed schedule names.
+// Returns the ranks that the error of a failed schedule names.
 std::set<int> OutliersOf(const absl::Status& status) {
   const v1::ErrorDetail detail = DetailOf(status);
   const auto& ranks = detail.schedule_mismatch().odd_ranks();

@@ -9,10 +9,11 @@
 
 namespace coxswain::server {
 
-// The last decision of a stream as it is kept in the state store: a Position of
-// proto/state.proto. What is for the history only is left out. CheckPosition()
-// allows whatever is encoded, and Decode fails with INVALID_ARGUMENT for what
-// it does not allow; the caller of Decode adds the rank to the error.
+// Returns the last decision of a stream as it is kept in the state store: a
+// Position of proto/state.proto. What is for the history only is left out.
+// CheckPosition() allows whatever is encoded, and Decode fails with
+// INVALID_ARGUMENT for what it does not allow; the caller of Decode adds the
+// rank to the error.
 std::string EncodePosition(const schedule::Decision& decision);
 absl::StatusOr<schedule::Decision> DecodePosition(absl::string_view record);
 

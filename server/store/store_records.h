@@ -52,8 +52,8 @@ class StoreAnswers {
   // An answer whose record is durable. Forgets the oldest past the limits.
   void Remember(RememberedAnswer remembered);
 
-  // The records of forgotten answers, at most `count`: the caller deletes
-  // them, or gives them back if that has failed.
+  // Returns the records of forgotten answers, at most `count`: the caller
+  // deletes them, or gives them back if that has failed.
   std::vector<uint64_t> TakeForgotten(size_t count);
   void GiveBack(const std::vector<uint64_t>& forgotten);
 

@@ -90,7 +90,7 @@ class StoreScope {
   Commit MakeCommit(const std::string& key, std::deque<Request>* requests);
   bool Fits(const Request& request, const Commit& commit) const;
   Outcome Execute(Request* request, Commit* commit);
-  // The first answer to a repeated request, or null.
+  // Returns the first answer to a repeated request, or null.
   const StoreAnswer* FindAnswer(const StoreRequestKey& request,
                                 const Commit& commit) const;
   // Counts the effect before it is committed. RESOURCE_EXHAUSTED.

@@ -9,7 +9,7 @@
 namespace coxswain::server {
 namespace {
 
-// The lower median: of two ranks the faster one is the measure.
+// Returns the lower median: of two ranks the faster one is the measure.
 double LowerMedian(std::vector<float> values) {
   const auto middle =
       values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);

@@ -16,7 +16,7 @@ inline constexpr double kStragglerSeconds = 0.005;
 // Over how many of a job's last steps PersistentStragglers looks, wherever they
 // are shown.
 inline constexpr int kStragglerSteps = 8;
-// The same, as a sentence.
+// Returns the same, as a sentence.
 std::string StragglerRule();
 
 // What ranks computed, and how long they took in all, for a row of steps.
@@ -45,7 +45,7 @@ std::vector<StepSummary> SummariseSteps(const StepMatrix& matrix);
 // Ranks that are stragglers of at least half of these steps, ascending.
 std::vector<int> PersistentStragglers(const std::vector<StepSummary>& steps);
 
-// How many of these steps end in a second; 0: not known.
+// Returns how many of these steps end in a second; 0: not known.
 double StepsPerSecond(const std::vector<StepSummary>& steps);
 
 }  // namespace coxswain::server

@@ -107,8 +107,8 @@ class Telemetry : public GenerationObserver {
   // Forgets jobs that ended long ago.
   void Tick(absl::Time now);
 
-  // What all ranks computed in the last `last` steps of a job. Empty: nothing
-  // is known.
+  // Returns what all ranks computed in the last `last` steps of a job. Empty:
+  // nothing is known.
   StepMatrix Matrix(absl::string_view job, int last) const;
   // All that is known of these ranks, each ascending from this step on.
   std::vector<std::vector<StepTiming>> Timings(absl::string_view job,
@@ -117,7 +117,7 @@ class Telemetry : public GenerationObserver {
   // Nothing: not known.
   std::optional<JobTelemetry> Totals(absl::string_view job) const;
   std::vector<JobTelemetry> AllTotals() const;
-  // The newest first.
+  // Returns the newest first.
   std::vector<SeenPlan> Plans(absl::string_view job) const;
 
   // Of all jobs, also of those that are forgotten.

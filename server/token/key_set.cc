@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Whether a member is absent, or is this.
+// Returns whether a member is absent, or is this.
 bool MayBe(const Json& key, const char* name, absl::string_view wanted) {
   if (!key.contains(name)) return true;
   const std::string* const text = FindText(key, name);

@@ -23,7 +23,7 @@ struct SecurityOptions {
   TokenRules token_rules = {"", "coxswain"};
 
   bool encrypts() const { return !tls.cert.empty(); }
-  // Whether each caller is authenticated: an operator, or a job.
+  // Returns whether each caller is authenticated: an operator, or a job.
   bool identifies() const { return !tls.ca.empty() || !tokens.empty(); }
 
   // Fails with INVALID_ARGUMENT, naming the file that is wrong or missing.

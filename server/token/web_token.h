@@ -33,7 +33,8 @@ struct TokenClaims {
   absl::Time expires;
 };
 
-// Whether a name can be a subject here: visible ASCII, not longer than above.
+// Returns whether a name can be a subject here: visible ASCII, not longer than
+// above.
 bool IsSubject(absl::string_view text);
 
 // Three parts with dots between. Secrets that people make up seldom have them.
