@@ -15,7 +15,7 @@ namespace {
 // Longer than the coordinator lets a stream live.
 constexpr absl::Duration kStream = absl::Hours(1);
 
-absl::Status NobodyReads() {
+absl::Status OutputClosed() {
   return absl::UnavailableError("cannot write to stdout");
 }
 
@@ -76,7 +76,7 @@ class Reader {
   absl::Status Take(const v1::JournalPage& page) {
     NoteOrigin(page);
     if (page.gap()) {
-      world_.remark("the journal has forgotten events before they were read");
+      world_.remark("the journal dropped events before they were read");
     }
     const LogFormat format =
         options_.json ? LogFormat::kJson : LogFormat::kText;
@@ -88,7 +88,7 @@ class Reader {
     shown_ = shown_ || !lines.empty();
     if (lines.empty() || world_.write(lines)) return absl::OkStatus();
     stdout_gone_ = true;
-    return NobodyReads();
+    return OutputClosed();
   }
 
   // Returns whether the coordinator may answer later, after CatchUp or Follow
@@ -102,15 +102,15 @@ class Reader {
     if (lost_) return;
     lost_ = true;
     world_.remark(absl::StrCat("the coordinator at ", world_.stub->address(),
-                               " is gone: ", why.message(),
-                               "; waiting for it"));
+                               " cannot be reached: ", why.message(),
+                               "; trying again"));
   }
 
   void NoteOrigin(const v1::JournalPage& page) {
     if (request_.term() != 0 && page.term() != request_.term()) {
       world_.remark(
           absl::StrCat("the coordinator was started again (term ", page.term(),
-                       "): its journal begins anew, and what it had is gone"));
+                       "): its journal begins anew, without earlier events"));
       request_.set_after(0);
       // All of it is new, and clocks may have been set meanwhile.
       request_.set_since_ms(0);

@@ -12,23 +12,24 @@
 
 namespace coxswain {
 
-// What the command needs of the world.
+// Where the command reads and writes; tests have their own.
 struct LogsWorld {
   JournalStub* stub = nullptr;
-  // Raised when the person has seen enough.
+  // Raised to end the command.
   CancelSignal* stop = nullptr;
-  // Lines for stdout; false: nobody reads them any more.
+  // Writes lines to stdout; returns false once it is closed.
   std::function<bool(const std::string& lines)> write;
-  // Remarks for stderr: not part of the journal.
+  // Writes a remark, which is not part of the journal, to stderr.
   std::function<void(const std::string& remark)> remark;
   // Of the attempts to reach a coordinator that was lost.
   RetryPolicy retry = {};
 };
 
-// `coxswain logs`: prints what the coordinator's journal has, and with --follow
-// what comes, until `stop`. A coordinator that is gone is waited for, unless it
-// was not there at first. Errors are those of the first answer, or of a
-// coordinator that refuses.
+// Runs `coxswain logs`: prints the events of the coordinator's journal, and
+// with
+// --follow later ones, until `stop`. Waits for a coordinator that was lost, but
+// not for one that cannot be reached at first. Fails with the error of the
+// first answer, or of a coordinator that refuses.
 absl::Status ShowLogs(const LogsOptions& options, const LogsWorld& world);
 
 // The same with the real coordinator, stdout, stderr and signals.

@@ -174,7 +174,7 @@ TEST_F(LogsTest, FollowsOverARestartAndSaysSo) {
   EXPECT_OK(Show());
   EXPECT_THAT(shown_, HasSubstr(" attached "));
   EXPECT_THAT(shown_, HasSubstr(" resumed "));
-  EXPECT_THAT(remarks_, ElementsAre(HasSubstr("is gone: reset"),
+  EXPECT_THAT(remarks_, ElementsAre(HasSubstr("cannot be reached: reset"),
                                     HasSubstr("started again (term 2)")));
   EXPECT_EQ(journal_.asked.back().after(), 1);
   EXPECT_EQ(journal_.asked.back().term(), 2);
@@ -187,8 +187,9 @@ TEST_F(LogsTest, AStreamThatAProxyCutsIsFollowedOn) {
   journal_.streams = {{{}, absl::UnknownError("stream removed")}};
   EXPECT_OK(Show());
   EXPECT_THAT(shown_, HasSubstr(" attached "));
-  EXPECT_THAT(remarks_, ElementsAre(HasSubstr("is gone: stream removed"),
-                                    HasSubstr("is back")));
+  EXPECT_THAT(remarks_,
+              ElementsAre(HasSubstr("cannot be reached: stream removed"),
+                          HasSubstr("is back")));
 }
 
 TEST_F(LogsTest, AGapIsSaid) {
@@ -196,7 +197,7 @@ TEST_F(LogsTest, AGapIsSaid) {
   journal_.streams = {
       {{Page(1, {Event(9, "left")}, true)}, absl::DeadlineExceededError("")}};
   EXPECT_OK(Show());
-  EXPECT_THAT(remarks_, testing::Contains(HasSubstr("forgotten")));
+  EXPECT_THAT(remarks_, testing::Contains(HasSubstr("dropped events")));
 }
 
 TEST_F(LogsTest, AStreamThatIsRefusedEndsIt) {

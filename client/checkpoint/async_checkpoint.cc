@@ -141,7 +141,7 @@ template <typename Call>
 absl::Status AsyncCheckpoint::Core::CallOwner(Call call) {
   {
     MutexLock lock(&mutex_);
-    if (stopping_) return absl::AbortedError("the checkpoint was given up");
+    if (stopping_) return absl::AbortedError("the checkpoint was cancelled");
     ++calling_;
   }
   const absl::Status status = call();
@@ -186,7 +186,7 @@ absl::Status AsyncCheckpoint::Core::Connect() {
   MutexLock lock(&mutex_);
   communicator_ = connected_;
   if (!stopping_) return absl::OkStatus();
-  return absl::AbortedError("the checkpoint was given up");
+  return absl::AbortedError("the checkpoint was cancelled");
 }
 
 // Peers that wait for this rank need not wait for their timeouts.
@@ -217,7 +217,7 @@ absl::Status AsyncCheckpoint::Core::AgreeOnStep(CopyPtr* copy) {
       COXSWAIN_RETURN_IF_ERROR((*copy)->status);
       if (!offer->failed) return absl::OkStatus();
       return absl::AbortedError(absl::StrCat(
-          "another rank could not copy step ", step, "; its log says why"));
+          "another rank could not copy step ", step, "; see its log"));
     }
   }
 }
@@ -381,7 +381,7 @@ absl::StatusOr<int64_t> ConnectionNumber::Await() {
   return absl::DeadlineExceededError(absl::StrCat(
       "rank 0 has not connected the checkpoint anew after ",
       absl::FormatDuration(timeout_), " (the last attempt was number ", last_,
-      "); its log says what it is doing"));
+      "); see its log for what it does"));
 }
 
 void ConnectionNumber::GiveUp() {

@@ -30,7 +30,7 @@ absl::StatusOr<int64_t> Least(Communicator& communicator, Outcome mine,
 
 absl::Status AnotherCouldNot(absl::string_view what) {
   return absl::AbortedError(
-      absl::StrCat("another rank could not ", what, "; its log says why"));
+      absl::StrCat("another rank could not ", what, "; see its log"));
 }
 
 // Returns what rank 0's commit came to, for all ranks: kDone or kAgain.

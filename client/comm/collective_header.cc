@@ -128,8 +128,7 @@ std::optional<CollectiveHeader> DecodeCollectiveHeader(
 std::string Describe(const CollectiveHeader& header) {
   std::string text(NameOf(header.kind));
   if (header.refused) {
-    return absl::StrCat("a refused call of ", text,
-                        " (its own error says why)");
+    return absl::StrCat("a refused call of ", text, " (see its own error)");
   }
   if (header.kind == CollectiveKind::kBarrier) return text;
   if (Reduces(header.kind)) {

@@ -149,7 +149,7 @@ absl::StatusOr<Hosts> FindHosts(const CommunicatorOptions& options,
   }
   if (static_cast<int>(host_of.size()) != options.size) {
     return absl::InternalError(
-        absl::StrCat("rank 0 of communicator '", options.id, "' told of ",
+        absl::StrCat("rank 0 of communicator '", options.id, "' named ",
                      host_of.size(), " ranks of ", options.size));
   }
   return Hosts(host_of);

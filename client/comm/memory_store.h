@@ -35,7 +35,7 @@ class MemoryStore : public RendezvousStore {
                                         });
     if (found) return values_[wanted];
     return absl::DeadlineExceededError(absl::StrCat(
-        "nobody set '", key, "' within ", absl::FormatDuration(timeout)));
+        "no rank has set '", key, "' within ", absl::FormatDuration(timeout)));
   }
 
  private:

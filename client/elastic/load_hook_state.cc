@@ -25,7 +25,7 @@ absl::Status LoadHookState(const ElasticGeneration& generation,
   const bool resets =
       plan.terms.hook_state == schedule::HookStatePolicy::kReset;
   if (resets && state.spec != hook->spec()) {
-    WarnDropped(state, *hook, "the plan says hook_state=reset");
+    WarnDropped(state, *hook, "the plan has hook_state=reset");
     return absl::OkStatus();
   }
   const absl::Status loaded = hook->LoadOwn(state, generation.error_scale);

@@ -75,7 +75,7 @@ void WarnOfLineages(const std::vector<RankFacts>& facts,
     plan->warnings.push_back(absl::StrCat(
         "rank ", first, " and its peers have trained apart from the others, ",
         "from a beginning of their own, and were at step ", one.step,
-        "; this is given up for the state of rank ", plan->source, ", of step ",
+        "; it is replaced by the state of rank ", plan->source, ", of step ",
         source.step));
   }
 }

@@ -249,7 +249,7 @@ bool Reducer::EndStep() {
   if (state == State::kIdle) return false;
   if (state == State::kCollecting) {
     Abort(absl::AbortedError(
-        "the step was given up before all its gradients were exchanged"));
+        "the step was aborted before all its gradients were exchanged"));
   }
   // A communicator that has been aborted ends every wait at once; where one
   // does not, the hook is still at work, and is rolled back at the very end.

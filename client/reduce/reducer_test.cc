@@ -229,7 +229,7 @@ TEST(ReducerTest, DestructionInTheMiddleOfAStepAbortsIt) {
     ASSERT_OK(reducer->MarkReady(1));
     ASSERT_TRUE(hook.log().WaitForSize(1));
   }
-  EXPECT_THAT(AbortReason(communicator.get()), HasSubstr("given up"));
+  EXPECT_THAT(AbortReason(communicator.get()), HasSubstr("aborted"));
   EXPECT_EQ(hook.rollbacks(), 1);
 }
 

@@ -150,7 +150,7 @@ absl::StatusOr<std::string> ProgramCheckpoint::AgreeOnNewest() {
                               session_.store().Get(kNewestKey, kNewestTimeout));
     if (id == kNotListed) {
       return absl::UnavailableError(
-          "rank 0 could not list the checkpoints of this job; its error says "
+          "rank 0 could not list the checkpoints of this job; its error has "
           "why");
     }
     if (!id.empty()) return id;

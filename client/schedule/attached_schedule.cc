@@ -487,8 +487,8 @@ absl::Status AttachedSchedule::WaitLocked(
   COXSWAIN_RETURN_IF_ERROR(StateLocked(stream));
   return absl::DeadlineExceededError(absl::StrCat(
       "waited ", absl::FormatDuration(agent.options().timeout), " for ", where,
-      ", and the coordinator has not said why it does not come. Run ",
-      "`coxswain why ", options_.job, "` to see what each rank does"));
+      ", and the coordinator has not sent the reason. Run ", "`coxswain why ",
+      options_.job, "` to see what each rank does"));
 }
 
 void AttachedSchedule::SendDue() {

@@ -248,7 +248,7 @@ void Session::Core::NoteNcclState() {
        absl::StrSplit(*said, '\n', absl::SkipWhitespace())) {
     LogWarning("nccl_says", {{"job", request.options.job}, {"line", line}});
   }
-  Note(SessionEvent::Kind::kWarning, absl::StrCat("NCCL says:\n", *said));
+  Note(SessionEvent::Kind::kWarning, absl::StrCat("NCCL reports:\n", *said));
 }
 
 void Session::Core::OnEnd(const absl::Status& why) {

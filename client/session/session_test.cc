@@ -710,7 +710,7 @@ TEST_F(StalledOnGpusTest, AStallIsReportedWithWhatNcclSays) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   fake_->AttachmentNumber(0)->Event(Mismatch());
   ASSERT_OK_AND_ASSIGN(const SessionEvent event, NextWarning(*session));
-  EXPECT_EQ(event.text, "NCCL says:\nRank 1: 3 collectives behind\n");
+  EXPECT_EQ(event.text, "NCCL reports:\nRank 1: 3 collectives behind\n");
   ASSERT_OK_AND_ASSIGN(const SessionEvent last,
                        session->events().Next(absl::Seconds(20)));
   EXPECT_EQ(last.kind, SessionEvent::Kind::kGenerationEnded);

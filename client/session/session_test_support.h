@@ -90,7 +90,7 @@ class SessionTest : public ::testing::Test {
                const CallOptions& call) -> absl::StatusOr<v1::GetResponse> {
           waiting_.Put(true);
           if (!call.cancel->WaitFor(absl::Seconds(20))) {
-            return absl::DeadlineExceededError("nobody ended the wait");
+            return absl::DeadlineExceededError("no thread ended the wait");
           }
           return call.cancel->status();
         });

@@ -281,7 +281,7 @@ absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
   if (!std::exchange(step_due_, false)) {
     return absl::FailedPreconditionError(
         "an optimizer step without gradients that were exchanged since the "
-        "last one: call it once after each Backward whose micro-batch says "
+        "last one: call it once after each Backward whose micro-batch has "
         "sync");
   }
   Keep(Guarded("optimizer step", [&] {

@@ -40,7 +40,7 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
                   "it is known which parameters no rank used");
   }
   if (averager != nullptr || hook.needs_averager()) {
-    return refuse("an averager", "AfterOptimizerStep is told of the step");
+    return refuse("an averager", "AfterOptimizerStep is called with the step");
   }
   if (plan.terms.sync_each_batch) {
     return refuse("sync_each_batch", "the window's last micro-batch is in");
@@ -128,7 +128,7 @@ absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
   if (planned->spec() == hook.spec()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the hook is ", hook.spec(), ", and version ", options.plan->version,
-      " of the plan, by make_hook, says ", planned->spec(),
+      " of the plan, by make_hook, is ", planned->spec(),
       ": make the hook from the plan, as by MakePlannedHook(*options.plan)"));
 }
 

@@ -384,7 +384,7 @@ TEST(OptionsTest, ThatDoNotGoTogether) {
   options = Following(PlanOf(1));
   options.plan->hook = "whole";
   EXPECT_THAT(Creation(options), refused("the hook is average, and version 1 "
-                                         "of the plan, by make_hook, says "
+                                         "of the plan, by make_hook, is "
                                          "whole: make the hook from the plan"));
 
   schedule::Terms terms;

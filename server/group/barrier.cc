@@ -44,7 +44,7 @@ BarrierAnswer CannotComplete(const std::pair<std::string, std::string>& key,
                              int rank) {
   return {absl::FailedPreconditionError(
               absl::StrCat(Describe(key), " cannot complete: rank ", rank,
-                           " has left the job in good order")),
+                           " has left the job cleanly")),
           0,
           {}};
 }

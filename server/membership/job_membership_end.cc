@@ -79,11 +79,11 @@ void JobMembership::EndWell(absl::Time now, JobEffects* effects) {
       std::count_if(job_.run.members.begin(), job_.run.members.end(),
                     [](const MemberRecord& record) { return record.rejoins; });
   job_.run.ended_well = true;
-  std::string reason =
-      members == 1 ? absl::StrCat("the only member of job '", job_.name,
-                                  "' has left in good order")
-                   : absl::StrCat("all ", members, " members of job '",
-                                  job_.name, "' have left in good order");
+  std::string reason = members == 1
+                           ? absl::StrCat("the only member of job '", job_.name,
+                                          "' has left cleanly")
+                           : absl::StrCat("all ", members, " members of job '",
+                                          job_.name, "' have left cleanly");
   if (rejoin > 0) {
     absl::StrAppend(&reason, ", ", rejoin, " of them for the next generation");
   } else if (!IsDone(job_.run)) {

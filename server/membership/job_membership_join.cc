@@ -93,8 +93,7 @@ absl::Status JobMembership::CheckAttempt(const JoinRequest& request,
   if (request.attempt == job_.attempt) {
     if (!over) return absl::OkStatus();
     return JobFinishedError(absl::StrCat("attempt ", job_.attempt, " of job '",
-                                         job_.name,
-                                         "' has ended in good order"));
+                                         job_.name, "' has ended cleanly"));
   }
   const std::string reason = absl::StrCat("attempt ", request.attempt,
                                           " of job '", job_.name, "' begins");

@@ -33,7 +33,7 @@ TEST_F(DoneTest, AProcessThatIsStartedAgainHasNothingToDo) {
     EXPECT_THAT(again->answers.at(0),
                 StatusIs(absl::StatusCode::kCancelled,
                          AllOf(HasSubstr("job 'job' is done"),
-                               HasSubstr("have left in good order"))));
+                               HasSubstr("have left cleanly"))));
     Restart();
   }
 }
@@ -115,7 +115,7 @@ TEST_F(DoneTest, WhenAllDrainTheSparesGoOn) {
   for (Worker* worker : team) ASSERT_OK(Leave(worker, false, "drained"));
   EXPECT_THAT(spare->answers, IsEmpty());
   EXPECT_THAT(Description().last_event,
-              HasSubstr("left in good order, before their work was done"));
+              HasSubstr("left cleanly, before their work was done"));
   Pass(options_.last_call);
   ASSERT_OK(spare->answers.at(0));
   EXPECT_EQ(spare->joined().previous, Generation(1));

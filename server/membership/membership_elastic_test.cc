@@ -304,7 +304,7 @@ TEST_F(ElasticTest, TheGenerationMakesWayForALargerOne) {
   EXPECT_THAT(observer_.regroups, SizeIs(2)) << "it is on its way";
   ASSERT_OK(Leave(team[0], /*rejoin=*/true));
   EXPECT_THAT(Description().last_event,
-              HasSubstr("left in good order, 2 of them for the next"));
+              HasSubstr("left cleanly, 2 of them for the next"));
   EXPECT_EQ(Description().state, JobState::kForming);
   Rejoin(team[0]);
   EXPECT_EQ(Description().state, JobState::kRunning);
@@ -333,7 +333,7 @@ TEST_F(ElasticTest, SparesOfAFinishedJobHaveNothingToDo) {
   EXPECT_THAT(spare->answers, IsEmpty());
   ASSERT_OK(Leave(team[1], /*rejoin=*/false));
   EXPECT_THAT(spare->answers.at(0), StatusIs(absl::StatusCode::kCancelled,
-                                             HasSubstr("left in good order")));
+                                             HasSubstr("left cleanly")));
   EXPECT_TRUE(DetailOf(spare->answers[0].status()).has_job_finished());
   EXPECT_EQ(Description().state, JobState::kEnded);
   // The name is free for another job.

@@ -157,7 +157,7 @@ absl::StatusOr<uint64_t> Membership::Attach(const Fence& fence,
     MutexLock lock(&mutex_);
     if (fence.cluster_id == cluster_id() && term() < fence.term) {
       return absl::UnavailableError(
-          absl::StrCat("this worker has heard of a coordinator of term ",
+          absl::StrCat("this worker knows of a coordinator of term ",
                        fence.term.value(), ", and this is the one of term ",
                        term().value(), ": a newer coordinator exists"));
     }

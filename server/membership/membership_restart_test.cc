@@ -228,7 +228,7 @@ TEST_F(RestartTest, AJobThatWasLeftByAllHasEnded) {
   EXPECT_THAT(*store_.Tables("manifest/"), IsEmpty());
   Restart();
   EXPECT_EQ(Description().state, JobState::kEnded);
-  EXPECT_THAT(Description().last_event, HasSubstr("have left in good order"));
+  EXPECT_THAT(Description().last_event, HasSubstr("have left cleanly"));
 }
 
 TEST_F(RestartTest, AnEndThatCouldNotBeWrittenIsWrittenLater) {

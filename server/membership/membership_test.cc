@@ -396,7 +396,7 @@ TEST_F(MembershipTest, WhenAllHaveLeftTheNextJoinBeginsANewRound) {
   Pass(absl::Seconds(5));
   ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
   EXPECT_EQ(Description().state, JobState::kEnded);
-  EXPECT_THAT(Description().last_event, HasSubstr("good order"));
+  EXPECT_THAT(Description().last_event, HasSubstr("cleanly"));
   ASSERT_THAT(observer_.ended, SizeIs(1));
 
   Worker* next = Make(1, 0);

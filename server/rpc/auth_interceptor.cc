@@ -237,7 +237,7 @@ class AuthInterceptor : public Interceptor {
     if (!good.ok()) return Refuse(good);
     if (!method_.has_value() && !IsForAnyone(name_)) {
       return Refuse(absl::PermissionDeniedError(
-          absl::StrCat("nobody may call ", name_, " here")));
+          absl::StrCat("no caller may use ", name_, " here")));
     }
   }
 

@@ -71,8 +71,7 @@ grpc::ServerUnaryReactor* CheckpointService::Begin(
   const Fence fence = FromProto(request->fence());
   const auto begin = [this, fence, request, response] {
     if (request->has_import() != IsOperator(fence)) {
-      return absl::InvalidArgumentError(
-          "an operator says that it imports, and nobody else");
+      return absl::InvalidArgumentError("only an operator may set `imports`");
     }
     const std::map<std::string, std::string> metadata(
         request->metadata().begin(), request->metadata().end());
@@ -148,7 +147,7 @@ grpc::ServerUnaryReactor* CheckpointService::Delete(
   const auto remove = [this, fence, request] {
     if (!request->job().empty() && request->job() != fence.job) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "whoever writes to job \"", fence.job,
+          "a caller that writes to job \"", fence.job,
           "\" cannot delete checkpoints of job \"", request->job(), "\""));
     }
     return store_->Delete(fence.job, request->checkpoint_id());

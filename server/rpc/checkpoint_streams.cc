@@ -184,9 +184,9 @@ class DownloadCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     }
     if (gone || !next.ok() || !next->has_value()) {
       download_.reset();
-      Finish(
-          gone ? grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone")
-               : ToGrpcStatus(next.status()));
+      Finish(gone ? grpc::Status(grpc::StatusCode::CANCELLED,
+                                 "the client has ended the call")
+                  : ToGrpcStatus(next.status()));
       return;
     }
     const ShardChunk& chunk = **next;
@@ -251,7 +251,7 @@ class VerifyCall : public grpc::ServerWriteReactor<v1::VerifyProgress> {
 
   void Step(bool ok) {
     if (!ok || context_->IsCancelled()) {
-      return End(absl::CancelledError("the client is gone"));
+      return End(absl::CancelledError("the client has ended the call"));
     }
     if (progress_.shards_done() == progress_.shards()) return End(Verdict());
     const absl::Status status = Read();

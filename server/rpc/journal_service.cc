@@ -94,9 +94,11 @@ class FollowCall : public grpc::ServerWriteReactor<v1::JournalPage> {
       writing_ = false;
     }
     if (ok) return Pump();
-    End(absl::CancelledError("the client is gone"));
+    End(absl::CancelledError("the client has ended the call"));
   }
-  void OnCancel() override { End(absl::CancelledError("the client is gone")); }
+  void OnCancel() override {
+    End(absl::CancelledError("the client has ended the call"));
+  }
   void OnDone() override {
     journal_->Forget(listener_);
     --*followers_;

@@ -131,7 +131,8 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
 
   void OnWriteDone(bool ok) override {
     if (!ok) {
-      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED,
+                          "the client has ended the call"));
     } else if (next_chunk_ == version_.tensor->chunk_count()) {
       Finish(grpc::Status::OK);
     } else {

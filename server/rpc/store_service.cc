@@ -26,7 +26,8 @@ class WatchCall : public grpc::ServerWriteReactor<v1::WatchEvent>,
 
   void OnWriteDone(bool ok) override {
     if (!ok) {
-      Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client is gone"));
+      Finish(grpc::Status(grpc::StatusCode::CANCELLED,
+                          "the client has ended the call"));
       return;
     }
     Next();

@@ -208,12 +208,12 @@ void JobSchedule::OnRegroupWanted(absl::string_view reason) {
 absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
   if (over()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "job '", job(), "' does not run, so nobody has a state to save"));
+        "job '", job(), "' does not run, so no rank has a state to save"));
   }
   if (plan().terms.enforcement == schedule::Enforcement::kOff) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the plan of job '", job(),
-        "' has enforcement=off: its ranks ask nobody after which step to save; "
+        "' has enforcement=off: its ranks have no common step to save after; "
         "set checkpoint_every in the plan"));
   }
   const std::string why =

@@ -110,7 +110,7 @@ absl::StatusOr<int64_t> ScheduleRegistry::RequestCheckpoint(
   if (run == nullptr || jobs.front().state != JobState::kRunning) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job, "' is ", ToString(jobs.front().state),
-                     ", so nobody has a state to save"));
+                     ", so no rank has a state to save"));
   }
   int64_t newest_step = 0;
   COXSWAIN_RETURN_IF_ERROR(

@@ -101,7 +101,7 @@ void StoreListeners::Expire(absl::Time now, ScopeWork* work) {
     const uint64_t id = deadlines_.begin()->second;
     AnswerWaiter(id,
                  absl::DeadlineExceededError(absl::StrCat(
-                     "nobody has set ", NameKeys(waiters_.at(id).missing),
+                     "no member has set ", NameKeys(waiters_.at(id).missing),
                      " before the deadline")),
                  work);
   }

@@ -60,7 +60,7 @@ absl::StatusOr<std::string> IdOf(const Json& key) {
 absl::StatusOr<PublicKey> KeyOf(const Json& key, SignatureKind kind) {
   if (key.contains("d")) {
     return absl::InvalidArgumentError(
-        "this is a private key, which nobody but the issuer should have: put "
+        "this is a private key, which only the issuer should have: put "
         "the public one here");
   }
   const bool rsa = kind == SignatureKind::kRs256;

@@ -33,7 +33,7 @@ absl::Status SecurityOptions::ValidateTokens() const {
   }
   if (signed_ones && tokens.empty()) {
     return Wrong(
-        "--token-keys without --tokens: give a file that says who is who, in "
+        "--token-keys without --tokens: give a file with the identities, in "
         "lines such as 'job/NAME subject:SUBJECT'");
   }
   if (tokens.empty()) return absl::OkStatus();

@@ -188,7 +188,7 @@ absl::StatusOr<TokenClaims> CheckWebToken(absl::string_view token,
   COXSWAIN_ASSIGN_OR_RETURN(const Parts parts, Split(token));
   COXSWAIN_RETURN_IF_ERROR(CheckSignature(parts, keys));
   const auto claims = ParseJsonObject(parts.payload);
-  if (!claims) return Refused("what it says is no JSON object");
+  if (!claims) return Refused("its claims are no JSON object");
   COXSWAIN_RETURN_IF_ERROR(CheckIssuer(*claims, rules));
   COXSWAIN_RETURN_IF_ERROR(CheckAudience(*claims, rules));
   TokenClaims good;

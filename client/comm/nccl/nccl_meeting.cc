@@ -88,7 +88,7 @@ absl::StatusOr<Said> Read(absl::string_view word, int rank) {
   Said said;
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &said.version)) {
     return absl::InternalError(absl::StrCat(
-        "rank ", rank, " says nothing that another rank understands"));
+        "rank ", rank, " has sent what other ranks do not understand"));
   }
   said.gpu = parts[1];
   return said;

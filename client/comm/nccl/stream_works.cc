@@ -247,7 +247,7 @@ absl::Status StreamWorks::CheckDeadline() const {
   return absl::DeadlineExceededError(
       absl::StrCat(pending_[0].what, " has not ended within ",
                    absl::FormatDuration(timeout_),
-                   "; a peer has not started it, or is gone"));
+                   "; a peer has not started it, or has ended"));
 }
 
 absl::Status StreamWorks::AwaitStream(absl::Duration timeout) {

@@ -278,7 +278,7 @@ class ParameterServerCommunicator : public Communicator {
   absl::Status NoAnswer() const {
     return absl::DeadlineExceededError(absl::StrCat(
         "the coordinator at ", connection_.stub->address(),
-        " has said nothing for ", absl::FormatDuration(options_.timeout)));
+        " has sent nothing for ", absl::FormatDuration(options_.timeout)));
   }
 
   // What a callback that comes late may still find.
