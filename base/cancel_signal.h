@@ -12,7 +12,7 @@
 namespace coxswain {
 
 // Ends calls that are under way: raised once, with the status that they shall
-// return. Shared by whoever may raise it and the calls that listen to it.
+// return. Shared by the code that may raise it and the calls that it ends.
 // Thread-safe.
 class CancelSignal {
  public:
@@ -27,7 +27,7 @@ class CancelSignal {
   uint64_t OnRaise(std::function<void()> callback);
   void Forget(uint64_t id);
 
-  // Sleeps; true as soon as the signal is raised.
+  // Sleeps. Returns true as soon as the signal is raised, false if it was not.
   bool WaitFor(absl::Duration duration) const;
 
  private:

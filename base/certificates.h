@@ -16,8 +16,8 @@ namespace coxswain {
 // Certificates (X.509) as this project uses them. OpenSSL is in this library
 // and in public_key.h alone. Texts are PEM. Plain functions and values.
 
-// Who a certificate or a token speaks for, as a name in the certificate (a
-// subject alternative name of the kind URI).
+// Names the holder of a certificate, as a subject alternative name of the kind
+// URI in it.
 inline constexpr char kOperatorUri[] = "coxswain://operator";
 inline constexpr char kCoordinatorUri[] = "coxswain://coordinator";
 inline constexpr char kJobUriPrefix[] = "coxswain://job/";
@@ -27,7 +27,7 @@ struct KeyPair {
   std::string key;  // not encrypted: only its owner may read it
 };
 
-// What a certificate says.
+// The contents of a certificate.
 struct CertificateFacts {
   std::string common_name;
   std::vector<std::string> uris;
@@ -40,7 +40,7 @@ struct Validity {
   absl::Time not_after;
 };
 
-// What a certificate is to say.
+// The contents of a certificate that is to be issued.
 struct CertificateRequest {
   std::string common_name;
   std::string uri;
@@ -51,14 +51,15 @@ struct CertificateRequest {
 // Signs certificates. Made by `coxswain certs` and by tests.
 class CertificateAuthority {
  public:
-  // A new one, with a new key. INTERNAL if OpenSSL fails.
+  // Returns a new one, with a new key. Fails with INTERNAL if OpenSSL fails.
   static absl::StatusOr<CertificateAuthority> Create(
       const std::string& common_name, const Validity& validity);
-  // One that was made before. INVALID_ARGUMENT if it is no such pair.
+  // Returns one that was made before. Fails with INVALID_ARGUMENT if it is no
+  // such pair.
   static absl::StatusOr<CertificateAuthority> Load(KeyPair pair);
 
-  // A certificate with a new key, good for both ends of a connection: a worker
-  // serves its peers while the coordinator is away.
+  // Returns a certificate with a new key, valid for both ends of a connection:
+  // a worker serves its peers while no coordinator can be reached.
   absl::StatusOr<KeyPair> Issue(const CertificateRequest& request) const;
 
   const KeyPair& pair() const { return pair_; }
@@ -68,15 +69,16 @@ class CertificateAuthority {
   KeyPair pair_;
 };
 
-// Of the first certificate in the text. INVALID_ARGUMENT if there is none.
+// Returns the contents of the first certificate in the text. Fails with
+// INVALID_ARGUMENT if there is none.
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem);
 
-// UNAUTHENTICATED if it has run out by now, or is none.
+// Fails with UNAUTHENTICATED if it has expired by `now`, or is no certificate.
 absl::Status CheckNotRunOut(absl::string_view pem, absl::Time now);
 
-// Whom the names in a certificate (of the kind URI) make of its holder. Nobody
-// if none of them is ours, or several: all but one would be ignored without a
-// word.
+// The holder of a certificate, by its names of the kind URI. Neither an
+// operator nor a job if none of them is ours, or several are: all but one would
+// be ignored silently.
 struct CertificateSubject {
   bool is_operator = false;
   std::string job;  // of one that is no operator
@@ -84,12 +86,12 @@ struct CertificateSubject {
 std::optional<CertificateSubject> SubjectOf(
     const std::vector<std::string>& uris);
 
-// INVALID_ARGUMENT if the text is no private key, or not that of the first
-// certificate.
+// Fails with INVALID_ARGUMENT if the text is no private key, or not that of the
+// first certificate.
 absl::Status CheckKeyBelongs(absl::string_view cert, absl::string_view key);
 
-// 32 bytes that say nothing about `text`, and two of which are compared in the
-// same time wherever they differ.
+// Returns a digest of 32 bytes, which reveals nothing about `text`. How long
+// the comparison of two digests takes reveals nothing about the texts either.
 std::string Sha256(absl::string_view text);
 bool SameInConstantTime(absl::string_view a, absl::string_view b);
 

@@ -11,8 +11,8 @@ namespace coxswain {
 // in pieces, pass the value of the pieces before as `seed`.
 uint32_t Crc32c(absl::string_view data, uint32_t seed = 0);
 
-// Of two pieces in a row, from the value of each and the second one's length:
-// who has checked the pieces need not read them again for the whole.
+// Returns the value of two pieces in a row, from the value of each and the
+// second one's length, without reading the pieces again.
 uint32_t Crc32cConcat(uint32_t first, uint32_t second, uint64_t second_bytes);
 
 }  // namespace coxswain

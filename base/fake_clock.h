@@ -7,7 +7,7 @@
 
 namespace coxswain {
 
-// A Clock that moves only when told to. Thread-safe.
+// A Clock that moves only by Advance. Thread-safe.
 class FakeClock : public Clock {
  public:
   explicit FakeClock(absl::Time start = absl::UnixEpoch() + absl::Hours(1))

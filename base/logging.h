@@ -49,18 +49,16 @@ void LogInfo(absl::string_view event, LogFields fields = {});
 void LogWarning(absl::string_view event, LogFields fields = {});
 void LogError(absl::string_view event, LogFields fields = {});
 
-// The least level that is printed: "debug", "info", "warning", "error" or
-// "off". False if the name is none of these. Before the first call, in programs
-// that link this library as well, it is as COXSWAIN_LOG_LEVEL says, "info" for
-// anything else.
+// Sets the lowest level that is printed: "debug", "info", "warning", "error" or
+// "off". Returns false if the name is none of these. Until the first call it is
+// the value of COXSWAIN_LOG_LEVEL, or "info" if that is none of these.
 bool SetLogLevel(absl::string_view level);
 
 enum class LogFormat { kText, kJson };
-// How lines are printed from now on. Before the first call, in programs that
-// link this library as well, it is as COXSWAIN_LOG_FORMAT says: "json", or text
-// for anything else.
+// Sets how lines are printed from now on. Until the first call it is the value
+// of COXSWAIN_LOG_FORMAT: "json", or text for anything else.
 void SetLogFormat(LogFormat format);
-// The same by name: "text" or "json". False if the name is neither.
+// The same by name: "text" or "json". Returns false if the name is neither.
 bool SetLogFormat(absl::string_view format);
 LogFormat GetLogFormat();
 
@@ -70,20 +68,20 @@ struct LogLine {
   absl::string_view event;
   absl::Span<const LogField> fields;
 };
-// A line as it is printed, without its end. Text has local time, JSON UTC as
-// RFC 3339 has it; bytes that are no UTF-8 become U+FFFD in JSON.
+// Returns a line as it is printed, without its line break. Text has local time,
+// JSON UTC as RFC 3339 has it; bytes that are no UTF-8 become U+FFFD in JSON.
 std::string FormatLogLine(LogFormat format, const LogLine& line);
 
-// Is told of each line of level info or above as it is logged, whichever level
-// is printed. Lines that are logged from within OnLine are printed only.
+// Receives each line of level info or above as it is logged, whichever level is
+// printed. Lines that are logged from within OnLine are printed only.
 class LogSink {
  public:
   virtual ~LogSink() = default;
-  // On the thread that logs, which may hold any lock: quick, and takes no lock
-  // that is held while something is logged.
+  // Called on the thread that logs, which may hold any lock: must be quick, and
+  // take no lock that is held while something is logged.
   virtual void OnLine(const LogLine& line) = 0;
 };
-// Each sink is told of all lines of the process.
+// Adds a sink for all lines of the process.
 void AddLogSink(LogSink* sink);
 // Once this has returned, OnLine does not run, nor will it.
 void RemoveLogSink(LogSink* sink);
@@ -118,9 +116,9 @@ class LogRate {
   LogRate(const LogRate&) = delete;
   LogRate& operator=(const LogRate&) = delete;
 
-  // `peer` is who caused the event, as far as a peer cannot choose it: an
-  // address, a verified identity, a job. It may be followed by the kind of the
-  // event where there are few.
+  // `peer` identifies the peer that caused the event, by something that it
+  // cannot choose: an address, a verified identity, a job. It may be followed
+  // by the kind of the event where there are few.
   void Line(absl::string_view peer, LogFields fields);
 
  private:

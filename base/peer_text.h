@@ -8,25 +8,25 @@
 
 namespace coxswain {
 
-// Text that came from a peer, made fit to be kept and to be shown.
+// Makes text of a peer safe to store and to display.
 
-// Cut to at most `max_bytes` with "..." at the end. UTF-8 stays valid, because
-// no message could be parsed that carried a half letter.
+// Returns the text, cut to at most `max_bytes` with "..." at the end. UTF-8
+// stays valid: a message with half a letter could not be parsed.
 std::string Shorten(absl::string_view text, size_t max_bytes);
 
-// On one line, whatever is in it; for display. Nothing of it commands a
-// terminal: control characters, those of Unicode as well (U+0080 to U+009F),
-// are "?".
+// Returns the text on one line, for display. Control characters, also those of
+// Unicode (U+0080 to U+009F), become "?", so that none of them reaches a
+// terminal.
 std::string OneLine(std::string text);
 
-// Whether OneLine() would change it.
+// Returns whether OneLine() would change the text.
 bool HasControls(absl::string_view text);
 
-// The first byte of the UTF-8 letter that the byte at `at` belongs to.
+// Returns the first byte of the UTF-8 letter that the byte at `at` belongs to.
 size_t LetterStart(absl::string_view text, size_t at);
 
-// The text with U+FFFD in the place of each byte that is no UTF-8: text that
-// did not come in a message, which could not be sent in one as it is.
+// Returns the text with U+FFFD in the place of each byte that is no UTF-8: a
+// message can carry nothing else.
 std::string ValidUtf8(absl::string_view text);
 
 }  // namespace coxswain

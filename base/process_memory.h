@@ -8,15 +8,15 @@
 
 namespace coxswain {
 
-// Bytes of memory that this process may use at most: the machine's, or what its
-// control groups have for all of their processes, as in a container or under
-// systemd's MemoryMax. Read anew at each call; for who sets limits at start.
+// Returns how many bytes of memory this process may use at most: the machine's,
+// or the limit that its control groups set for all of their processes, as in a
+// container or under systemd's MemoryMax. Read anew at each call.
 int64_t ProcessMemory();
 
-// The least of what a machine with so much has, and of what is written in the
-// control groups mounted at `root`, where /proc/self/cgroup says `groups`
-// (cgroups(7)): memory.max of the group and of those above it, in version 2,
-// and in version 1 memory.limit_in_bytes of what a container sees as the root.
+// Returns the lower of `machine` and the limits in the control groups mounted
+// at `root`, for a process whose /proc/self/cgroup is `groups` (cgroups(7)): in
+// version 2 memory.max of the group and of those above it, in version 1
+// memory.limit_in_bytes of what a container sees as the root.
 int64_t ProcessMemory(int64_t machine, const std::string& root,
                       absl::string_view groups);
 

@@ -9,23 +9,25 @@
 
 namespace coxswain {
 
-// The kinds of signatures that are believed, by their names in RFC 7518.
+// The kinds of signatures that are accepted, by their names in RFC 7518.
 enum class SignatureKind {
   kRs256,  // RSA, PKCS #1 v1.5, over SHA-256
   kEs256,  // ECDSA on P-256 over SHA-256; the signature is r and s, 32 bytes
            // each
 };
 
-// A key that signatures are checked with. It is good for one kind of them, so
-// that nobody else chooses the kind. Numbers are big-endian bytes, as JSON Web
-// Keys have them. A value; copies share the key. Thread-safe.
+// A key that signatures are checked with. It is valid for one kind of them
+// only, so that the sender of a token cannot choose the kind. Numbers are
+// big-endian bytes, as JSON Web Keys have them. A value; copies share the key.
+// Thread-safe.
 class PublicKey {
  public:
   // Shorter ones can be broken; checking with longer ones takes too long.
   static constexpr int kLeastRsaBits = 2048;
   static constexpr int kMostRsaBits = 8192;
 
-  // INVALID_ARGUMENT if they are no such key, or one out of the bounds above.
+  // Fails with INVALID_ARGUMENT if they are no such key, or one out of the
+  // bounds above.
   static absl::StatusOr<PublicKey> Rsa(absl::string_view modulus,
                                        absl::string_view exponent);
   static absl::StatusOr<PublicKey> P256(absl::string_view x,
@@ -33,7 +35,7 @@ class PublicKey {
 
   SignatureKind kind() const { return kind_; }
 
-  // Whether the owner of the private key has signed this. Costs up to a
+  // Returns whether the owner of the private key has signed this. Takes up to a
   // millisecond.
   bool HasSigned(absl::string_view text, absl::string_view signature) const;
 

@@ -8,8 +8,8 @@
 
 namespace coxswain {
 
-// The same error, with its details, and this text before its message. OK stays
-// OK.
+// Returns the error, with its details, with this text before its message. OK
+// stays OK.
 inline absl::Status WithPrefix(absl::string_view prefix,
                                const absl::Status& status) {
   if (status.ok()) return status;

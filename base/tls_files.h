@@ -13,20 +13,22 @@
 namespace coxswain {
 
 // A small file that may be replaced while the program runs, such as a token
-// that is renewed. Kept by whoever uses what is in it. Thread-compatible.
+// that is renewed. Owned by the code that uses its contents. Thread-compatible.
 class WatchedFile {
  public:
-  // Larger ones are refused: whoever writes the file bounds our memory else.
+  // Larger ones are refused, so that the file does not decide how much memory
+  // is used.
   static constexpr int64_t kMaxBytes = 1 << 20;
 
   explicit WatchedFile(std::string path) : path_(std::move(path)) {}
 
-  // Whether the file is another one, or has other times or another size, than
-  // at the last Read(); true before the first. Costs one look at the file.
+  // Returns whether the file is another one, or has other times or another
+  // size, than at the last Read(); true before the first. Costs one stat().
   bool Changed() const;
 
-  // What is in it now. NOT_FOUND, PERMISSION_DENIED, ... as the system says,
-  // INVALID_ARGUMENT if it is too large; messages name the file.
+  // Returns its present contents. Fails with the system's error (NOT_FOUND,
+  // PERMISSION_DENIED, ...), or with INVALID_ARGUMENT if it is too large;
+  // messages name the file.
   absl::StatusOr<std::string> Read();
 
   const std::string& path() const { return path_; }
@@ -56,26 +58,26 @@ struct TlsFiles {
   bool any() const { return !cert.empty() || !key.empty() || !ca.empty(); }
 };
 
-// What a client shows to the coordinator. Nothing: it speaks in plain text.
+// What a client presents to the coordinator. Empty: it connects in plain text.
 struct ClientSecurity {
   TlsFiles tls;            // encrypted as soon as there is `ca`
   std::string token_file;  // a bearer token, read again when it changes
   bool insecure = false;   // the token may cross a network in plain text
 };
 
-// Whether only this machine can reach that host: 127.0.0.0/8, ::1 (with or
-// without brackets) and localhost. Other names are not resolved: they count as
-// reachable from elsewhere.
+// Returns whether only this machine can reach that host: 127.0.0.0/8, ::1 (with
+// or without brackets) and localhost. Other names are not resolved: they count
+// as reachable from elsewhere.
 bool IsLoopbackHost(absl::string_view host);
 
-// Reads the files that are named: INVALID_ARGUMENT names the one that cannot be
-// read, is no PEM, does not belong to the other one or has run out at `now`,
-// and says what to do. For the start of a program: gRPC would accept them, and
-// refuse each connection without saying why.
+// Reads the files that are named. Fails with INVALID_ARGUMENT, naming the one
+// that cannot be read, is no PEM, does not belong to the other one or has
+// expired at `now`, and what to do. For the start of a program: gRPC would
+// accept them, and refuse each connection without a reason.
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::Time now);
 
-// The same of a client that talks to HOST:PORT, or to several with commas
-// between: also that a token stays on this machine, or may leave it.
+// The same for a client that connects to HOST:PORT, or to several with commas
+// between: also checks that a token stays on this machine, or may leave it.
 absl::Status CheckClientSecurity(const ClientSecurity& security,
                                  absl::string_view addresses, absl::Time now);
 

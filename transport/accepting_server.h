@@ -20,15 +20,15 @@ class AcceptingServer {
   struct Options {
     Listeners listeners;
     ConnectionAcceptor::Limits limits;
-    // Shared with whatever closes all of them.
+    // Shared with the code that closes all of them.
     std::shared_ptr<AcceptedConnections> connections;
     std::shared_ptr<grpc::ServerCredentials> credentials;
     Preface preface = Preface::kHttp2;  // that of the credentials
     // Of the handshake of TLS, once its first bytes are there.
     absl::Duration handshake_timeout = absl::Seconds(10);
     int max_message_bytes = 4 << 20;
-    // What gRPC may hold of all calls and their messages, whole or not. Past it
-    // gRPC ends calls and idle connections, whichever they are.
+    // What gRPC may hold of all calls and their messages, whole or not. Beyond
+    // it gRPC ends calls and idle connections of its own choice.
     int64_t max_held_bytes = 256 << 20;
     int max_streams_per_connection = 8;
     // An idle connection is probed after the first, and closed if no answer

@@ -15,8 +15,8 @@
 #include "grpcpp/support/slice.h"
 
 // The messages of bulk streams to and from gRPC's buffers, without a copy of
-// what they carry. On the wire they are what proto/*.proto says: a peer that
-// uses protobuf for them notices nothing.
+// what they carry. On the wire they are the messages of proto/*.proto: a peer
+// may use protobuf for them.
 //
 // For messages of this form, whatever their other fields:
 //
@@ -47,30 +47,32 @@ struct Chunk {
   Payload data;
 };
 
-// A slice of the caller's memory, without a copy. `owner` is let go once gRPC
-// needs the bytes no more, which may be later than the end of the write, and
-// on any thread.
+// Returns a slice of the caller's memory, without a copy. `owner` is released
+// once gRPC does not need the bytes any more, which may be after the end of the
+// write, and on any thread.
 grpc::Slice Lend(absl::string_view bytes, std::shared_ptr<const void> owner);
 
-// The message whose field `chunk_field` (M::kChunkFieldNumber) is this chunk.
+// Returns the message whose field `chunk_field` (M::kChunkFieldNumber) is this
+// chunk.
 grpc::ByteBuffer EncodeChunk(int chunk_field, int64_t offset, uint32_t crc32c,
                              const grpc::Slice& data);
 
-// Any other message of the stream.
+// Returns any other message of the stream.
 grpc::ByteBuffer Encode(const google::protobuf::MessageLite& message);
 
-// The chunk, if `buffer` is a message that holds nothing else and encodes each
-// field once, as every writer that we know does. Otherwise nothing: let
-// protobuf have a look.
+// Returns the chunk, if `buffer` is a message that holds nothing else and
+// encodes each field once, as every known writer does. Otherwise nothing:
+// protobuf must parse it.
 std::optional<Chunk> DecodeChunk(const grpc::ByteBuffer& buffer,
                                  int chunk_field);
 
-// INVALID_ARGUMENT unless it is such a message.
+// Fails with INVALID_ARGUMENT unless it is such a message.
 absl::Status DecodeMessage(const grpc::ByteBuffer& buffer,
                            google::protobuf::MessageLite* message);
 
-// Takes a message of the stream apart: the chunk if it is one, otherwise
-// nothing, and `message` is filled in. INVALID_ARGUMENT if it is no message.
+// Decodes a message of the stream: returns the chunk if it is one, otherwise
+// nothing, and fills `message`. Fails with INVALID_ARGUMENT if it is no
+// message.
 template <typename Message>
 absl::StatusOr<std::optional<Chunk>> Decode(const grpc::ByteBuffer& buffer,
                                             Message* message) {
@@ -87,8 +89,8 @@ absl::StatusOr<std::optional<Chunk>> Decode(const grpc::ByteBuffer& buffer,
   return chunk;
 }
 
-// Whether the service of a method ("/coxswain.v1.Service/Method") takes its
-// messages as they lie in gRPC's buffers: those that are declared
+// Returns whether the service of a method ("/coxswain.v1.Service/Method") takes
+// its messages as they lie in gRPC's buffers: those that are declared
 // WithRawCallbackMethod_*. An interceptor finds a grpc::ByteBuffer there, and
 // the protobuf message in all other methods of coxswain.v1.
 inline bool IsRaw(absl::string_view method) {

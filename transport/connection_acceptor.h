@@ -28,19 +28,18 @@ enum class Preface {
   kHttp1,  // all of a request without a body (RFC 9112, 2.1)
 };
 
-// The connections that a ConnectionAcceptor has given to gRPC, as far as they
-// have not ended. gRPC owns their descriptors; here they are known by number
-// and inode: the number is used again, the inode is not while it is open.
-// Thread-safe.
+// The open connections that a ConnectionAcceptor has passed to gRPC. gRPC owns
+// their descriptors; here they are identified by number and inode: the number
+// is used again, the inode is not while it is open. Thread-safe.
 class AcceptedConnections {
  public:
   explicit AcceptedConnections(size_t limit) : limit_(limit) {}
 
-  // Before gRPC gets it. False if there are as many as may be, or after Cut().
+  // Called before gRPC receives it. Returns false at the limit, or after Cut().
   bool Add(int fd);
   bool cut() const;
 
-  // Ends all of them, now: what was not sent yet is not sent. None is accepted
+  // Ends all of them at once: what was not sent yet is lost. None is accepted
   // any more.
   void Cut();
 
@@ -60,9 +59,9 @@ class AcceptedConnections {
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How many connections may be accepted where `wanted` are allowed: each is a
-// descriptor, and whoever connects must not take those that the process needs
-// for its disk. A quarter of what the process may have, 2048 at most, is left.
+// Returns how many connections may be accepted where `wanted` are allowed: each
+// is a descriptor, and clients must not use up those that the process needs for
+// its disk. A quarter of what the process may have, 2048 at most, is left.
 int ConnectionLimit(int wanted);
 // The same for a process that may have `descriptors`.
 int ConnectionLimit(int wanted, unsigned long descriptors);

@@ -20,7 +20,7 @@ v1::ErrorDetail DetailOf(const absl::Status& error);
 absl::Status WithDetail(absl::Status error, const v1::ErrorDetail& detail);
 
 // Returns the error with the other one's detail, if that has one: for an error
-// that tells a user in other words what happened.
+// that describes the same in other words.
 absl::Status WithDetailOf(const absl::Status& source, absl::Status error);
 
 }  // namespace coxswain

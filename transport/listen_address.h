@@ -16,7 +16,7 @@ struct ListenAddress {
   int port = 0;
 };
 
-// INVALID_ARGUMENT says what is wrong with the text.
+// Fails with INVALID_ARGUMENT, naming what is wrong with the text.
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 
 // Sockets that listen, non-blocking, all on one port.
@@ -27,8 +27,8 @@ struct Listeners {
 
 // Listens on every address of a host's name. Port 0 is any free one. A
 // wildcard, 0.0.0.0 as well as [::], means IPv6 and IPv4. The port is never
-// shared: two coordinators would each get half of the workers. UNAVAILABLE
-// with the system's reason.
+// shared: two coordinators would each get half of the workers. Fails with
+// UNAVAILABLE and the system's reason.
 absl::StatusOr<Listeners> Listen(const ListenAddress& address);
 
 }  // namespace coxswain
