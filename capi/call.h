@@ -13,8 +13,8 @@
 // How functions of the C interface wait: coxswain.h, WAITING.
 namespace coxswain::capi {
 
-// Between two looks at the interrupt function, and until CX_AGAIN: half of what
-// coxswain.h promises, for machines that are busy.
+// The time between two calls of the interrupt function, and until CX_AGAIN:
+// half of what coxswain.h promises, for machines that are busy.
 inline constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
 // What is waited for, by one thread at a time.
@@ -24,7 +24,7 @@ class Call {
   // Waits for the end, `slice` at most. Returns what the function returns, its
   // results written; nullopt if the end has not come.
   virtual std::optional<absl::Status> Wait(absl::Duration slice) = 0;
-  // Gives it up: once this returns nothing of the caller's is used any more,
+  // Cancels the call. Nothing of the caller's is used once this has returned,
   // unless that takes longer than `timeout`.
   virtual void Cancel(const absl::Status& why, absl::Duration limit) = 0;
 };
@@ -42,14 +42,14 @@ struct Work {
   std::function<bool(const absl::Status& why)> cancel;
 };
 
-// Does the work and answers with its end: on this thread if it may block that,
-// or else on one of the library's, while this one waits in slices.
+// Does the work and returns its result: on this thread if it may block that, or
+// else on one of the library's, while this one waits in slices.
 Answer Do(cx_call* handle, Work work);
 // The same for what can wait in slices.
 Answer Await(cx_call* handle, const std::shared_ptr<Call>& call);
 
-// Gives up all calls that the program has handles of, because the process
-// exits. None is waited for.
+// Cancels all calls that the program has handles of, because the process exits.
+// Does not wait for them.
 void CancelCalls();
 // Waits until no thread of the library works for a call, `timeout` at most:
 // what they use is destroyed while the process exits.

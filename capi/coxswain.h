@@ -37,11 +37,11 @@
 // `*call` stands for it; cx_wait waits for another 100 ms. Until cx_wait
 // returns something else, or cx_cancel returns, whatever results and data point
 // to must stay valid. Other arguments are copied.
-//   What is given up is not undone. A barrier counts this rank as arrived until
-// its timeout, and a change of the store may still take effect, later. A grant,
-// decision or collective ends its stream, or the collectives of its session.
-// Each wait that is given up keeps a thread of the library until its own
-// timeout, or until the session ends.
+//   What is cancelled is not undone. A barrier counts this rank as arrived
+// until its timeout, and a change of the store may still take effect, later. A
+// grant, decision or collective ends its stream, or the collectives of its
+// session. Each wait that is cancelled keeps a thread of the library until its
+// own timeout, or until the session ends.
 //
 // STRINGS are UTF-8 and end with a zero. Those that a function returns, also in
 // a struct, stay valid until the thread calls a function with the same kind of
@@ -140,9 +140,9 @@ typedef uint64_t cx_call;
 // Waits for 100 ms at most. CX_AGAIN: go on. Otherwise the call is over, with
 // this result, and `*call` is 0. From any thread, but one at a time.
 CX_API cx_code cx_wait(cx_call* call);
-// Gives a call up, and sets `*call` to 0; no result is written after that. Not
+// Cancels a call, and sets `*call` to 0; no result is written after that. Not
 // while another thread is in cx_wait for the same call: that may write results
-// once this has returned. A grant, decision or collective that is given up
+// once this has returned. A grant, decision or collective that is cancelled
 // makes its stream, or the collectives of its session, fail from then on: other
 // ranks may have gone ahead. Waits where memory of the caller's is in use,
 // until that has ended; and 2 s at most where a join has just been completed,
@@ -344,7 +344,7 @@ CX_API cx_code cx_barrier(cx_session session, const char* tag,
 // ---- the coordinator's store ----
 
 // Small values of the generation, shared by its ranks: keys of at most 1 KiB,
-// values of at most 1 MiB, gone when it ends.
+// values of at most 1 MiB, deleted when it ends.
 
 CX_API cx_code cx_store_set(cx_session session, const char* key,
                             const void* value, size_t value_size,
@@ -414,7 +414,7 @@ typedef struct cx_ticket {
 CX_API cx_code cx_announce(cx_session session, const cx_ticket* ticket);
 
 // With enforcement=strict, waits until all ranks have announced the same;
-// otherwise returns at once. After cx_announce, before the exchange. Given up,
+// otherwise returns at once. After cx_announce, before the exchange. Cancelled,
 // it makes the stream fail from then on.
 CX_API cx_code cx_grant(cx_session session, const char* stream, cx_call* call);
 
@@ -452,7 +452,8 @@ enum {
   CX_REQUEST_DRAIN = 1,      // the others go on without this rank after it
   CX_REQUEST_CHECKPOINT = 2  // all save their state after it
 };
-// Asks all ranks for it, from the next ticket or vote on; the decision says so.
+// Asks all ranks for it, from the next ticket or vote on; the decision has the
+// outcome.
 CX_API cx_code cx_request(cx_session session, int32_t request,
                           const char* reason);
 
@@ -484,8 +485,8 @@ enum {
   CX_HOOK_YAML = 1   // YAML or JSON, also in Accelerate's words: comm_hook,
                      // comm_wrapper, comm_state_option
 };
-// Returns the one way to write a hook. CX_INVALID_ARGUMENT says what is wrong
-// with it, and what would be right.
+// Returns the canonical spec of a hook. Fails with CX_INVALID_ARGUMENT, naming
+// what is wrong with it and what is valid.
 CX_API cx_code cx_canonical_hook(const char* text, int32_t form,
                                  const char** spec);
 // Returns all hooks with their options, as `coxswain hooks --json` does.
@@ -503,8 +504,8 @@ CX_API cx_code cx_all_reduce(cx_session session, void* data, int64_t count,
 // Copies the data of the rank `root` to all.
 CX_API cx_code cx_broadcast(cx_session session, void* data, int64_t count,
                             cx_dtype dtype, int32_t root, cx_call* call);
-// `output` has room for `output_count` elements: those of all ranks, by rank,
-// which must be world_size times `input_count`.
+// `output` takes `output_count` elements: those of all ranks, by rank, which
+// must be world_size times `input_count`.
 CX_API cx_code cx_all_gather(cx_session session, const void* input,
                              int64_t input_count, void* output,
                              int64_t output_count, cx_dtype dtype,

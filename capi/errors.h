@@ -15,8 +15,8 @@
 #include "base/status_macros.h"
 #include "capi/coxswain.h"
 
-// How a function of the C interface begins and ends: what it was given is
-// checked, and what came of it becomes a code and the thread's last error.
+// How a function of the C interface begins and ends: its arguments are checked,
+// and its result becomes a code and the thread's last error.
 namespace coxswain::capi {
 
 // The end of a function: a status, or CX_AGAIN.

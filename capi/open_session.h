@@ -56,7 +56,7 @@ class OpenSession {
   // All ranks. The first collective asks the coordinator for it, and no other
   // one does: they go on without a coordinator.
   std::shared_ptr<ProcessGroup> world ABSL_GUARDED_BY(collectives);
-  // One of them was given up: peers may have it, and there are no more.
+  // One of them was cancelled: peers may have done it, and there are no more.
   std::atomic<bool> collectives_over{false};
 
  private:
