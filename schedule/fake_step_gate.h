@@ -21,9 +21,9 @@ namespace coxswain::schedule {
 
 // A coordinator in memory for the gates of `world_size` ranks, in as many
 // threads: a round is decided when the tickets of all ranks are there, and with
-// commit_vote all votes. For the tests of those who use gates. It skips where a
-// ticket or a vote asks for it, as the real one does, and where the test said
-// so; it compares nothing. Thread-safe.
+// commit_vote all votes. For tests of code that uses gates. It skips where a
+// ticket or a vote asks for it, as the real one does, and where SkipAt requests
+// it; it compares nothing. Thread-safe.
 class FakeSchedule {
  public:
   explicit FakeSchedule(int world_size, Plan plan = {})
@@ -38,7 +38,7 @@ class FakeSchedule {
 
   StepGate* gate(int rank) { return gates_[rank].get(); }
 
-  // What happens in a round. To be said before the round is decided.
+  // Sets what happens in a round. Called before the round is decided.
   void SkipAt(int64_t round, const std::string& reason = "the test said so") {
     MutexLock lock(&mutex_);
     skips_[round] = reason;
@@ -65,8 +65,8 @@ class FakeSchedule {
     changed_.NotifyAll();
   }
 
-  // What a rank has said, by round. A vote is recorded whether it counts or
-  // not.
+  // Returns what a rank has sent, by round. A vote is recorded whether it
+  // counts or not.
   std::vector<Ticket> tickets(int rank) const {
     MutexLock lock(&mutex_);
     return tickets_[rank];
@@ -141,7 +141,7 @@ class FakeSchedule {
                                         : std::prev(failure)->second;
   }
 
-  // Waits until every rank has said its part of the round.
+  // Waits until every rank has sent its part of the round.
   template <typename Said>
   absl::Status WaitLocked(const std::vector<std::vector<Said>>& said,
                           int64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -131,7 +131,7 @@ class StepAgreement {
   void Restore(const Decision& last);
   // One of Options::absent has attached again.
   void OnBack(int rank, absl::Time now);
-  // No rank could be received from until now: restarts all timeouts.
+  // Restarts all timeouts: nothing could be received from any rank until `now`.
   void RestartTimeouts(absl::Time now) { all_back_ = std::max(all_back_, now); }
 
   // Makes the next decision that ends a window one to regroup, unless it is to
@@ -173,10 +173,10 @@ class StepAgreement {
   absl::Time waiting_since() const;
   // The same, but no earlier than all could have answered after a restart.
   absl::Time timeout_start() const;
-  // Whether it is votes that are awaited.
+  // Returns whether votes are awaited, not tickets.
   bool voting() const;
   const Plan& plan() const { return options_.plan; }
-  // Whether the last decision was to stop.
+  // Returns whether the last decision was to regroup.
   bool regrouped() const { return !regrouped_.empty(); }
 
  private:
@@ -250,7 +250,7 @@ class StepAgreement {
   void AnswerAllOf(int64_t round, Messages* messages) const;
   void ReleasePending(absl::Time now, Messages* messages);
   // Whether it can be the decision on a round that was decided here.
-  bool Contradicts(const Decision& told) const;
+  bool Contradicts(const Decision& reported) const;
   std::optional<Plan> KnownPlan(int64_t version) const;
 
   void FailRound();

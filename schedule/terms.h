@@ -69,8 +69,8 @@ enum class Windows {
 // names all of them: CONTRIBUTING.md, "How to add a plan term". A value:
 // copied, and used by one thread at a time.
 struct Terms {
-  // Exchanges gradients in every micro-batch; optimizer steps stay where they
-  // are. Avoids local sums, at k times the traffic.
+  // Exchanges gradients in every micro-batch; the optimizer steps stay the
+  // same. Avoids local sums, at k times the traffic.
   bool sync_each_batch = false;
   TailPolicy tail = TailPolicy::kFlush;
   // Optimizer steps after which training ends; 0: no bound.
