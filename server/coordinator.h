@@ -26,13 +26,13 @@ struct CoordinatorOptions {
   // if missing.
   std::string state_dir;
   // Where the state is kept. Once it is not held any more this coordinator
-  // sends nothing, and is to be ended.
+  // sends nothing, and its owner must end it.
   std::shared_ptr<OwnedState> state;
   // Makes a state usable that is refused because the records of the cluster
   // cannot be read, as a new cluster; see RepairClusterRecords. Does nothing to
   // any other.
   bool repair_state = false;
-  // How often deadlines are looked at: well under any of them.
+  // How often deadlines are checked: much shorter than any of them.
   absl::Duration tick_interval = absl::Milliseconds(50);
 
   SecurityOptions security;
@@ -43,7 +43,7 @@ struct CoordinatorOptions {
   StoreLimits store;
   GroupLimits groups;
   CheckpointLimits checkpoints;
-  // For jobs that give no rules of their own.
+  // Of jobs that give no rules of their own.
   RetentionRules checkpoint_retention;
   ParameterLimits parameters;
   TelemetryLimits telemetry;
@@ -54,11 +54,11 @@ struct CoordinatorOptions {
   Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
 
-  // INVALID_ARGUMENT names the option that is out of range.
+  // Fails with INVALID_ARGUMENT, naming the option that is out of range.
   absl::Status Validate() const;
 };
 
-// The whole service as a value: the components, the thread that looks at their
+// The whole service as a value: the components, the thread that checks their
 // deadlines, and the gRPC server in front of them. Any number may live in one
 // process, each on its own state_dir. Thread-safe.
 class Coordinator {
@@ -78,7 +78,7 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  // Returns the port that is listened on.
+  // Returns the port that it listens on.
   int port() const;
 
   // For the status page and the metrics. Valid while the coordinator lives.
@@ -88,8 +88,8 @@ class Coordinator {
   // under way after `deadline` are cancelled. Safe to repeat.
   void Shutdown(absl::Duration deadline);
 
-  // Ends at once and sends nothing, because another coordinator leads:
-  // all connections are cut. Safe to repeat.
+  // Ends at once and sends nothing, because another coordinator leads: all
+  // connections are cut. Safe to repeat.
   void Abandon();
 
  private:

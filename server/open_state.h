@@ -30,12 +30,12 @@ struct StateLocation {
 absl::StatusOr<StateLocation> ParseStateLocation(absl::string_view text);
 
 struct AcquireOptions {
-  // Of etcd only: who this is, for display; and how long a leader that etcd
-  // cannot reach remains one.
+  // Of etcd only: the name of this coordinator, for display; and how long a
+  // leader stays one without renewing its lease.
   std::string name;
   absl::Duration leader_lease = absl::Seconds(5);
-  // Called with each change of whom this coordinator waits for. An empty
-  // leader: the state is not reached at all, and `trouble` has the reason.
+  // Called when the leader that this coordinator waits for changes. An empty
+  // leader: the state cannot be reached, and `trouble` has the reason.
   std::function<void(const std::string& leader, const absl::Status& trouble)>
       on_wait;
   CancelSignal* cancel = nullptr;     // may be null

@@ -19,16 +19,17 @@ namespace coxswain::server {
 // Ends the name of a checkpoint's folder that is being deleted.
 inline constexpr absl::string_view kDeletedSuffix = ".deleted";
 
-// Returns the manifest in the folder. NOT_FOUND, and as DecodeManifest.
+// Returns the manifest in the folder. Fails with NOT_FOUND, or as
+// DecodeManifest.
 absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
                                               const std::string& folder);
 
-// Whether a manifest fits the folder that it lies in. DATA_LOSS if not.
+// Fails with DATA_LOSS unless the manifest fits the folder that it is in.
 absl::Status CheckManifestOf(const CheckpointRecord& record,
                              absl::string_view job, absl::string_view id);
 
-// The complete checkpoints in a folder, as an index in memory of what the
-// file system says. A part of CheckpointStore: thread-compatible.
+// The complete checkpoints in a folder: an index in memory of what the file
+// system has. A part of CheckpointStore: thread-compatible.
 class Catalogue {
  public:
   // Reads <folder>/<job>/<id>/MANIFEST of all jobs, once their names are
@@ -39,21 +40,22 @@ class Catalogue {
 
   void Add(CheckpointRecord record);
   bool Remove(absl::string_view job, absl::string_view id);
-  // Null if there is none. Valid until the next Add or Remove.
+  // Returns null if there is none. Valid until the next Add or Remove.
   const CheckpointRecord* Find(absl::string_view job,
                                absl::string_view id) const;
-  // Those of one step: of each generation that has made one.
+  // Returns those of one step: of each generation that has made one.
   std::vector<CheckpointRecord> OfStep(absl::string_view job,
                                        int64_t step) const;
-  // The last one made first: by generation, which never goes back as a clock
-  // may, then by date and step. A run from scratch begins at step 0 again, so
-  // the step says little about the age.
+  // Returns all of a job, the last one made first: by generation, which never
+  // goes back as a clock may, then by date and step. A run from scratch begins
+  // at step 0 again, so the step is no measure of the age.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
-  // The first ones of List, at most `most`. Valid until the next Add or Remove.
+  // Returns the first ones of List, at most `most`. Valid until the next Add or
+  // Remove.
   std::vector<const CheckpointRecord*> Newest(absl::string_view job,
                                               size_t most) const;
   size_t CountOf(absl::string_view job) const;
-  // The highest one, of all jobs; 0 if there is none.
+  // Returns the highest one, of all jobs; 0 if there is none.
   Generation NewestGeneration() const;
 
  private:

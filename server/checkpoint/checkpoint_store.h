@@ -42,7 +42,7 @@ struct CheckpointSummary {
   bool complete = false;
 };
 
-// The checkpoints of a job, as many can ask for them often.
+// The checkpoints of a job in brief, for callers that ask often.
 struct CheckpointOverview {
   size_t complete = 0;
   std::vector<CheckpointSummary> newest;  // the newest first
@@ -83,7 +83,7 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
     return lead_folder_.Make();
   }
 
-  // What holds for jobs that give no rules of their own. Before any Commit.
+  // Sets the rules of jobs that give none of their own. Before any Commit.
   void SetDefaultRetention(const RetentionRules& rules) { retention_ = rules; }
 
   // Opens a checkpoint of (job, generation, step), or joins the open one;
@@ -139,29 +139,30 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   // generations determines which checkpoint is the newest.
   Generation NewestGeneration() const;
 
-  // Complete checkpoints of a job, the last one made first.
+  // Returns the complete checkpoints of a job, the last one made first.
   std::vector<CheckpointRecord> List(absl::string_view job) const;
 
-  // The newest ones of a job, open ones too, at most `most`.
+  // Returns the newest ones of a job, open ones too, at most `most`.
   CheckpointOverview Overview(absl::string_view job, size_t most) const;
-  // How long each took, from its Begin to its Commit, without imports.
+  // Returns how long each took, from its Begin to its Commit, without imports.
   Histogram Durations() const;
 
-  // One complete checkpoint. NOT_FOUND.
+  // Returns one complete checkpoint. Fails with NOT_FOUND.
   absl::StatusOr<CheckpointRecord> Find(absl::string_view job,
                                         absl::string_view id) const;
 
-  // Whether the manifest on disk is still the one that was committed.
-  // NOT_FOUND; DATA_LOSS if it is damaged.
+  // Fails unless the manifest on disk is the one that was committed: with
+  // NOT_FOUND, or with DATA_LOSS if it is damaged.
   absl::Status CheckManifest(absl::string_view job, absl::string_view id) const;
 
-  // Starts reading one shard of a complete checkpoint. NOT_FOUND if there is
-  // none; DATA_LOSS if the file has not the size that was committed;
-  // RESOURCE_EXHAUSTED. The store must outlive it.
+  // Starts reading one shard of a complete checkpoint. Fails with NOT_FOUND if
+  // there is none, DATA_LOSS if the file has not the size that was committed,
+  // or RESOURCE_EXHAUSTED. The store must outlive it.
   absl::StatusOr<std::unique_ptr<ShardDownload>> StartDownload(
       absl::string_view job, absl::string_view id, int shard);
 
-  // Removes a checkpoint, complete or open. NOT_FOUND if there is none.
+  // Removes a checkpoint, complete or open. Fails with NOT_FOUND if there is
+  // none.
   absl::Status Delete(absl::string_view job, absl::string_view id);
 
   // Discards the open checkpoints of that generation.
@@ -187,16 +188,16 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   absl::Status ValidateBegin(
       const Fence& fence, int64_t step, int shards,
       const std::map<std::string, std::string>& metadata) const;
-  // The id to join, or empty when a new checkpoint may be opened.
+  // Returns the id to join, or an empty one if a new checkpoint may be opened.
   absl::StatusOr<std::string> FindToJoinLocked(
       const Fence& fence, int64_t step, int shards,
       const std::map<std::string, std::string>& metadata) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The open checkpoint, if it belongs to this job and generation.
+  // Returns the open checkpoint, if it belongs to this job and generation.
   absl::StatusOr<OpenCheckpoint*> FindOpenLocked(const Fence& fence,
                                                  absl::string_view id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Where an import may begin: the one to join, or none, and what is to be
+  // Returns the import to join, or none if one may begin, and what is to be
   // discarded.
   absl::StatusOr<std::string> FindImportLocked(
       const Fence& fence, int64_t step, std::vector<CheckpointRecord>* discard)
@@ -216,11 +217,11 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   // Makes room for one of this step, where there is none: see Begin.
   void DiscardForgotten(const Fence& fence, int64_t step);
   void DeleteForRoom(absl::string_view job, int64_t step);
-  // What Commit has to write and from which phase, or why it cannot.
+  // Returns what Commit has to write and from which phase, or why it cannot.
   absl::StatusOr<OpenCheckpoint> PrepareCommit(const Fence& fence,
                                                absl::string_view id);
-  // Moves the record's shards to the checkpoint's folder, and removes what else
-  // an earlier try has left there.
+  // Moves the record's shards to the checkpoint's folder, and removes
+  // everything else that an earlier attempt has left there.
   absl::Status MoveShards(const CheckpointRecord& record);
   absl::Status WriteManifestAndRename(const CheckpointRecord& record);
   void FinishCommit(const CheckpointRecord& record, bool renamed,

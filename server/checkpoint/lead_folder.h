@@ -16,11 +16,11 @@ namespace coxswain::server {
 // in it, and what is deleted goes through it. A checkpoint becomes complete by
 // a rename out of it, and is deleted by a rename into it.
 //
-// That makes it a fence. Who takes over renames the folders of all earlier
-// terms first: from then on a coordinator that was deposed finds neither the
-// source of its commits nor the target of its deletions, however long it was
-// frozen after it had found that it leads. Therefore a folder is made once and
-// never again.
+// That makes it a fence. A coordinator that takes over renames the folders of
+// all earlier terms first: from then on a coordinator that was deposed finds
+// neither the source of its commits nor the target of its deletions, however
+// long it was frozen after it had found that it leads. Therefore a folder is
+// made once and never again.
 //
 // A part of CheckpointStore. Thread-safe.
 class LeadFolder {
@@ -28,25 +28,25 @@ class LeadFolder {
   // `folder` is that of all checkpoints. Makes nothing.
   LeadFolder(FileSystem* file_system, std::string folder, RandomSource* random);
 
-  // For the name, which people read. Before the first Make.
+  // Sets the term in the folder's name, for display. Before the first Make.
   void SetTerm(Term term);
 
   // Makes the folder unless that is done.
   absl::Status Make();
 
-  // Of an entry in the folder.
+  // Returns the path of an entry in the folder.
   std::string PathOf(absl::string_view name) const;
 
-  // Ends all earlier terms and removes what they have left. An error, where one
-  // of them might still make a change; what only cannot be removed is logged,
-  // and tried again by the next term.
+  // Ends all earlier terms and removes what they have left. Fails if one of
+  // them might still make a change. What cannot be removed is logged, and the
+  // next term tries again.
   static absl::Status EndEarlier(FileSystem* file_system,
                                  const std::string& folder);
 
  private:
   FileSystem* const file_system_;
   const std::string folder_;
-  // Tells it from that of the same term of another state.
+  // Distinguishes it from that of the same term of another state.
   const uint64_t id_;
   Term term_{0};
 

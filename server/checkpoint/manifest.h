@@ -37,11 +37,11 @@ struct CheckpointRecord {
   int64_t TotalBytes() const;
 };
 
-// The bytes of a manifest; see docs/storage-format.md. INVALID_ARGUMENT if the
-// metadata is not UTF-8.
+// Returns the bytes of a manifest; see docs/storage-format.md. Fails with
+// INVALID_ARGUMENT if the metadata is not UTF-8.
 absl::StatusOr<std::string> EncodeManifest(const CheckpointRecord& record);
 
-// DATA_LOSS if the bytes are not those of a whole manifest;
+// Fails with DATA_LOSS if the bytes are not those of a whole manifest, and with
 // UNIMPLEMENTED if they are of a later version.
 absl::StatusOr<CheckpointRecord> DecodeManifest(absl::string_view bytes);
 

@@ -19,7 +19,7 @@ struct RetentionRules {
   int64_t keep_every = 0;  // those whose step is a multiple of this
 
   bool empty() const { return keep_last == 0 && keep_every == 0; }
-  // INVALID_ARGUMENT if one is negative.
+  // Fails with INVALID_ARGUMENT if one is negative.
   absl::Status Validate() const {
     if (keep_last < 0) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -33,10 +33,10 @@ struct RetentionRules {
   }
 };
 
-// The ids of those that stay, of a job's complete checkpoints with the last one
-// made first: what a rule keeps; the first, by any rules; those that were
-// imported (generation 0), which do not count for keep_last either; and all of
-// them where there is no rule.
+// Returns the ids of those that stay, of a job's complete checkpoints with the
+// last one made first: those that a rule keeps; the first, by any rules; those
+// that were imported (generation 0), which do not count for keep_last either;
+// and all of them where there is no rule.
 inline std::set<std::string> Retained(
     const std::vector<CheckpointRecord>& checkpoints,
     const RetentionRules& rules) {

@@ -39,8 +39,8 @@ class ShardOwner {
 // still counts.
 class ShardUpload {
  public:
-  // `expected` is what the header announced, and the file to write in
-  // `folder`.
+  // `expected` has what the header announced, and the name of the file to write
+  // in `folder`.
   ShardUpload(FileSystem* file_system, ShardOwner* owner, std::string job,
               std::string id, std::string folder, ShardRecord expected,
               size_t max_chunk_bytes);
@@ -51,17 +51,18 @@ class ShardUpload {
   // Creates the file. Called first.
   absl::Status Open();
 
-  // The next chunk, in pieces. DATA_LOSS if its checksum does not match or it
-  // does not follow the chunk before; RESOURCE_EXHAUSTED if it is too large.
+  // Takes the next chunk, in pieces. Fails with DATA_LOSS if its checksum does
+  // not match or it does not follow the chunk before, and with
+  // RESOURCE_EXHAUSTED if it is too large.
   absl::Status Append(int64_t offset, absl::Span<const absl::string_view> data,
                       uint32_t crc32c);
   absl::Status Append(int64_t offset, absl::string_view data, uint32_t crc32c) {
     return Append(offset, absl::MakeConstSpan(&data, 1), crc32c);
   }
 
-  // Verifies the whole, syncs the file and counts the shard as complete.
-  // DATA_LOSS if bytes are missing or the checksum of the whole differs;
-  // NOT_FOUND if the checkpoint was committed or discarded meanwhile.
+  // Verifies the whole, syncs the file and counts the shard as complete. Fails
+  // with DATA_LOSS if bytes are missing or the checksum of the whole differs,
+  // and with NOT_FOUND if the checkpoint was committed or discarded meanwhile.
   absl::Status Finish();
 
  private:
@@ -114,9 +115,9 @@ class ShardDownload {
   int64_t bytes() const { return shard_.bytes; }
   uint32_t crc32c() const { return shard_.crc32c; }
 
-  // The next chunk, or nothing after the last one. DATA_LOSS, in place of the
-  // end, if what was read is not what was committed: a receiver must not use
-  // the chunks before it has seen the end.
+  // Returns the next chunk, or nothing after the last one. Fails with
+  // DATA_LOSS, in place of the end, if what was read is not what was committed:
+  // a receiver must not use the chunks before it has received the end.
   absl::StatusOr<std::optional<ShardChunk>> Next();
 
  private:
@@ -128,9 +129,9 @@ class ShardDownload {
   uint32_t crc32c_ = 0;
 };
 
-// Which checkpoints are being read, so that retention leaves them alone. Who
-// reads shard after shard has none open in between, so one counts as being read
-// for a while after its last reader. A part of CheckpointStore:
+// The checkpoints that are being read, which retention does not delete. A
+// reader of shard after shard has none open in between, so a checkpoint counts
+// as being read for a while after its last reader. A part of CheckpointStore:
 // thread-compatible.
 class Readers {
  public:
@@ -138,7 +139,7 @@ class Readers {
 
   void Begin(const std::string& id) { ++reads_[id].open; }
 
-  // Forgets those whose time is over: no more are known than are read.
+  // Forgets those whose time is over, so that no more are kept than are read.
   void End(const std::string& id, absl::Time now) {
     Read& read = reads_[id];
     --read.open;

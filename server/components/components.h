@@ -71,7 +71,7 @@ struct Components {
 
   // Returns whether the state is still held.
   bool leads() const { return !state->can_be_lost() || state->Held(); }
-  // When deadlines were looked at last, by the clock.
+  // Returns when deadlines were checked last, by the clock.
   absl::Time last_tick() const { return absl::FromUnixNanos(last_tick_ns); }
 };
 

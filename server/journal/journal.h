@@ -31,10 +31,10 @@ struct JournalEvent {
   std::vector<std::pair<std::string, std::string>> fields;
 };
 
-// Past a limit the oldest events go. Names of jobs and what is said of them are
-// under the control of peers.
+// Beyond a limit the oldest events are dropped. Peers control the names of jobs
+// and the texts of events.
 struct JournalLimits {
-  // A job more makes room by forgetting the one that was quiet for longest.
+  // For one more, the job without an event for longest is dropped.
   size_t max_jobs = 256;
   size_t max_events_per_job = 1024;
   size_t max_bytes = 16 << 20;  // of all events, estimated
@@ -44,10 +44,10 @@ struct JournalLimits {
 };
 
 // The newest events of each job, in memory: those of this coordinator since it
-// was started. Fed with its log, read by the services that show it.
+// was started. Written by its log, read by the services that show it.
 //
-// Thread-safe. Note() may be called with any other lock held: it calls nothing
-// out.
+// Thread-safe. Note() may be called with any other lock held: it runs no
+// callback.
 class Journal {
  public:
   explicit Journal(const JournalLimits& limits = {}) : limits_(limits) {}
@@ -56,14 +56,15 @@ class Journal {
   // UTF-8 become U+FFFD, so that what is kept can be sent.
   void Note(JournalEvent event);
 
-  // Up to `limit` events with a higher sequence than `after`, the oldest first.
-  // An empty `job` stands for all.
+  // Returns up to `limit` events with a higher sequence than `after`, the
+  // oldest first. An empty `job` stands for all.
   std::vector<JournalEvent> Read(const std::string& job, int64_t after,
                                  int limit) const;
 
-  // The sequence of the newest event; 0: there was none yet.
+  // Returns the sequence of the newest event; 0: there was none yet.
   int64_t newest() const;
-  // Up to here events may be missing because of the limits; 0: none is.
+  // Returns the highest sequence of the events that were dropped because of the
+  // limits; 0: none was.
   int64_t forgotten() const;
 
   // Calls `on_news` from Tick() whenever something was noted since the last
@@ -77,8 +78,8 @@ class Journal {
   // Notifies listeners of new events. To be called often.
   void Tick();
 
-  // Nothing more will come: notifies listeners of that. Noting and reading go
-  // on.
+  // Notifies listeners that no more events will come. Note() and Read() still
+  // work.
   void Close();
   bool closed() const;
 

@@ -10,9 +10,9 @@
 namespace coxswain::server {
 
 // Limits and timeouts of the coordinator's own components. Whatever a peer
-// controls has a limit; past it the answer is RESOURCE_EXHAUSTED and names the
-// limit. Validate() answers INVALID_ARGUMENT with the option that is out of
-// range.
+// controls has a limit; beyond it a request fails with RESOURCE_EXHAUSTED,
+// which names the limit. Validate() fails with INVALID_ARGUMENT, naming the
+// option that is out of range.
 
 // Members of a generation, and groups of a mesh: what a record may have at
 // most, by any options.
@@ -22,8 +22,8 @@ struct MembershipOptions {
   // How often a worker should send a heartbeat: several fit into a lease, so
   // that one late packet costs no member the job.
   absl::Duration heartbeat_interval = absl::Seconds(2);
-  // Silence for this long is a loss. Five heartbeats: longer than a stall of
-  // a busy host, short enough that survivors do not sit for minutes.
+  // Silence for this long is a loss. Five heartbeats: longer than a busy host
+  // stalls, short enough that survivors do not wait for minutes.
   absl::Duration lease = absl::Seconds(10);
   // How long a worker whose connection broke may take to attach again.
   absl::Duration reattach_grace = absl::Seconds(10);
@@ -39,7 +39,7 @@ struct MembershipOptions {
   // first.
   absl::Duration rejoin_grace = absl::Seconds(30);
   // After the end of a generation others do not go on without any of its
-  // survivors for this long, unless all of these are known to be gone: they
+  // survivors for this long, unless all of these are known to be lost: they
   // have the job's state, and may notice the end at their next collective only,
   // after a long accumulation, an evaluation, or an upload.
   absl::Duration survivor_timeout = absl::Minutes(10);
@@ -51,14 +51,14 @@ struct MembershipOptions {
   // there: as long as the workers of some launchers take to start.
   absl::Duration mismatch_settle = absl::Seconds(2);
 
-  // Jobs known at once; the oldest ended one makes room for a new one.
+  // Jobs known at once; for a new one the oldest ended one is forgotten.
   int max_jobs = 1024;
   // Every member costs a stream and a record in each answer to Join. At most
   // kMaxWorldSize.
   int max_members_per_job = 16'384;
   // Workers that wait while a generation runs.
   int max_spares_per_job = 1024;
-  // Workers that gave up waiting, remembered for the report of their exit.
+  // Workers that have stopped waiting, remembered for the report of their exit.
   int max_withdrawn_per_job = 16'384;
 
   // Bounds of a manifest. Of a round at most 16 that differ are kept.
@@ -94,7 +94,7 @@ struct ScheduleLimits {
   size_t max_stream_bytes = 64;
   int max_history = 64;  // rounds of one job
   // Jobs whose last generation is kept after its end. More than
-  // MembershipOptions::max_jobs costs nothing: running ones always have room.
+  // MembershipOptions::max_jobs costs nothing: running ones are always kept.
   int max_jobs = 1024;
 };
 
@@ -103,7 +103,7 @@ struct GroupLimits {
   size_t max_groups = 1 << 16;
   size_t max_name_bytes = 128;
   size_t max_tag_bytes = 256;
-  size_t max_barriers = 1 << 12;      // tags with someone waiting
+  size_t max_barriers = 1 << 12;      // tags that a rank waits for
   size_t max_declarations = 1 << 14;  // that wait for one another
   absl::Duration max_timeout = absl::Hours(24);
 };
@@ -122,7 +122,7 @@ struct CheckpointLimits {
   size_t max_checkpoints_per_job = 1000;
   // Of all jobs; those of one that was killed stay until it is tried again.
   size_t max_open_imports = 8;
-  // What retention leaves alone for as long after it was last read.
+  // How long after its last read a checkpoint is safe from retention.
   absl::Duration read_grace = absl::Minutes(1);
 };
 
@@ -146,12 +146,12 @@ struct TelemetryLimits {
 };
 
 struct RpcOptions {
-  // Holds a manifest of 100,000 parameters with long names. gRPC looks only
-  // once a message is whole: until then max_held_bytes counts.
+  // Holds a manifest of 100,000 parameters with long names. gRPC checks only
+  // whole messages: until then max_held_bytes counts.
   int max_message_bytes = 32 << 20;
-  // What gRPC may hold of all calls and their messages. Past it gRPC ends calls
-  // and idle connections, whichever: their clients try again. 0: a quarter of
-  // what the process may use, 64 MiB at least.
+  // What gRPC may hold of all calls and their messages. Beyond it gRPC ends
+  // calls and idle connections of its own choice: their clients try again. 0: a
+  // quarter of what the process may use, 64 MiB at least.
   int64_t max_held_bytes = 0;
   // Calls under way at once on one connection; more wait for their turn. A
   // worker needs its Attach stream, its store calls and its uploads.
@@ -164,8 +164,8 @@ struct RpcOptions {
   absl::Duration first_message_timeout = absl::Seconds(10);
   // How long one shard may take, up or down: as long as 64 GiB need at 20 MB/s.
   absl::Duration transfer_timeout = absl::Hours(1);
-  // A silent connection is probed this often, and given up if the probe is
-  // not answered in time: a vanished host sends nothing.
+  // A silent connection is probed this often, and closed if the probe is not
+  // answered in time: a vanished host sends nothing.
   absl::Duration keepalive_time = absl::Seconds(10);
   absl::Duration keepalive_timeout = absl::Seconds(5);
 
@@ -173,9 +173,9 @@ struct RpcOptions {
   absl::Duration preface_timeout = absl::Seconds(5);
   // Connections that have not sent it yet; one more closes the oldest.
   int max_waiting_connections = 1024;
-  // Connections that have sent it; more are closed until others end. Room for
-  // four from each member of the largest job. Fewer where the process may not
-  // have as many descriptors: some are left for the disk.
+  // Connections that have sent it; more are closed until others end. Four from
+  // each member of the largest job. Fewer where the process may not have as
+  // many descriptors: some are left for the disk.
   int max_connections = 65'536;
 
   absl::Status Validate() const;

@@ -33,17 +33,17 @@ struct TensorSpec {
   int64_t total_bytes() const {
     return reduction == Reduction::kConcat ? bytes * parts : bytes;
   }
-  // INVALID_ARGUMENT names what makes no sense, RESOURCE_EXHAUSTED which limit
-  // it passes.
+  // Fails with INVALID_ARGUMENT, naming what makes no sense, or with
+  // RESOURCE_EXHAUSTED, naming the limit.
   absl::Status Check(const ParameterLimits& limits) const;
-  // DATA_LOSS unless this is the next chunk of a part of which `received` bytes
-  // are there.
+  // Fails with DATA_LOSS unless this is the next chunk of a part of which
+  // `received` bytes are there.
   absl::Status CheckChunk(int part, int64_t received, int64_t offset,
                           int64_t size) const;
 };
 
 // One tensor while it is formed from its parts, and afterwards. Reductions are
-// done chunk by chunk, in the order of the parts: what comes early is held, and
+// done chunk by chunk, in the order of the parts: early chunks are held, and
 // the result has the same bits whatever the order of arrival. The arithmetic is
 // done without the lock, by the thread that brought what was missing.
 // Thread-safe.
@@ -57,20 +57,22 @@ class Aggregate {
 
   const TensorSpec& spec() const { return spec_; }
 
-  // The next chunk of a part. DATA_LOSS if it does not follow the one before,
-  // or has another size than it should.
+  // Takes the next chunk of a part. Fails with DATA_LOSS if it does not follow
+  // the one before, or has another size than it should.
   absl::Status Append(int part, int64_t offset,
                       std::shared_ptr<ChunkBuffer> chunk);
 
-  // All chunks of all parts are there. (A part of no bytes always is.)
+  // Returns whether all chunks of all parts are there. (A part of no bytes
+  // always is.)
   bool complete() const;
   bool PartComplete(int part) const;
   bool AnyPartComplete() const;
-  // Parts of which chunks are missing.
+  // Returns the parts of which chunks are missing.
   std::vector<int> MissingParts() const;
 
-  // The tensor's chunks, of which the last one, or the last one of each part
-  // where parts are concatenated, is shorter than the others.
+  // Returns the number of the tensor's chunks, of which the last one, or the
+  // last one of each part where parts are concatenated, is shorter than the
+  // others.
   int64_t chunk_count() const;
   // Which of them has this byte of the tensor, and where that chunk begins.
   struct Place {
@@ -78,7 +80,7 @@ class Aggregate {
     int64_t begin = 0;
   };
   Place PlaceOf(int64_t offset) const;
-  // Null until it is complete.
+  // Returns null until it is complete.
   ChunkPtr Chunk(int64_t index) const;
 
  private:
@@ -92,11 +94,11 @@ class Aggregate {
   Aggregate(const TensorSpec& spec, BudgetCharge charge);
 
   int64_t ChunksOfAPart() const;
-  // Where a chunk of this part goes.
+  // Returns the cell of a chunk of this part.
   Cell& CellLocked(int part, int64_t chunk)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool DoneLocked(const Cell& cell) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Reduces what can be. Without the lock.
+  // Reduces the chunks that can be. Without the lock.
   void Reduce(Cell* cell);
 
   const BudgetCharge charge_;

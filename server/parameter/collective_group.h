@@ -54,21 +54,22 @@ class CollectiveGroup {
 
   int size() const { return size_; }
 
-  // ALREADY_EXISTS if the rank is here, or was. `charge` is of RankBytes.
+  // Fails with ALREADY_EXISTS if the rank has joined before. `charge` is of
+  // RankBytes.
   absl::Status Join(int rank, std::shared_ptr<Outbox> outbox,
                     BudgetCharge charge);
-  // True if no rank is left; then no rank can join again.
+  // Returns true if no rank is left; then no rank can join again.
   bool Leave(int rank);
 
-  // Whether each rank is here, or was.
+  // Returns whether each rank has joined.
   bool AllHaveCome() const;
 
   // Begins an operation of this rank. Errors are those of the stream: what is
   // wrong with the operation alone goes to the outbox.
   absl::Status Begin(int rank, const CollectiveOperation& operation,
                      absl::Time now);
-  // A chunk of the rank's part. One of an operation that is over meanwhile is
-  // dropped.
+  // Takes a chunk of the rank's part. One of an operation that has ended
+  // meanwhile is dropped.
   absl::Status Append(int rank, uint64_t operation, int64_t offset,
                       std::string bytes, uint32_t crc32c);
 
@@ -106,7 +107,7 @@ class CollectiveGroup {
   };
   using TensorPtr = std::shared_ptr<Tensor>;
   struct Rank {
-    std::shared_ptr<Outbox> outbox;  // null once it is gone
+    std::shared_ptr<Outbox> outbox;  // null once it has left
     bool gone = false;
     uint64_t last_operation = 0;
     // The tensors of those that have not been answered, or of whose part chunks
@@ -122,7 +123,8 @@ class CollectiveGroup {
   void BeginLocked(int rank, const CollectiveOperation& operation,
                    absl::Time now, Touched* touched)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The tensor that this rank takes part in from now on. It may have failed.
+  // Returns the tensor that this rank takes part in from now on. It may have
+  // failed.
   absl::StatusOr<TensorPtr> AdmitLocked(int rank,
                                         const CollectiveOperation& operation,
                                         Touched* touched)
@@ -130,15 +132,17 @@ class CollectiveGroup {
   absl::StatusOr<TensorPtr> MakeTensorLocked(
       int rank, const CollectiveOperation& operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The number of ranks that take part in a new tensor and have not left.
+  // Returns the number of ranks that take part in a new tensor and have not
+  // left.
   int PendingLocked(const CollectiveOperation& operation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The tensor of an operation, or null if its chunks are to be dropped.
+  // Returns the tensor of an operation, or null if its chunks are to be
+  // dropped.
   absl::StatusOr<TensorPtr> FindOperationLocked(int rank, uint64_t operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DeliverLocked(const TensorPtr& tensor, Touched* touched)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends what can be sent; true if that was all.
+  // Sends what can be sent. Returns true if that was all.
   static bool Advance(const Aggregate& aggregate, Pull* pull);
   // All participants are sent the error, now or when they begin.
   void FailLocked(const TensorPtr& tensor, const absl::Status& why,
@@ -149,24 +153,26 @@ class CollectiveGroup {
   // Forgets the operation, unless chunks of its part are still to come.
   void ForgetLocked(int rank, uint64_t operation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether all that the rank has to give to a tensor that has not failed is
-  // there.
+  // Returns whether the rank has sent all of its part of a tensor that has not
+  // failed.
   static bool HasGiven(const Tensor& tensor, int rank);
-  // Whether the rank, which has not left, is still to be answered.
+  // Returns whether the rank, which has not left, is still to be answered.
   static bool IsPending(const Tensor& tensor, int rank);
-  // Whether the rank takes part, has not begun its operation and may yet.
+  // Returns whether the rank takes part, has not begun its operation and may
+  // yet do so.
   bool IsAwaitedLocked(const Tensor& tensor, int rank) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AwaitsRanksLocked(const Tensor& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Why this tensor cannot be formed any more, or OK.
+  // Returns why this tensor cannot be formed any more, or OK.
   absl::Status GoneLocked(const CollectiveOperation& operation) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropTensorsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the operation of a pull with an error.
   void RefuseLocked(int rank, const Pull& pull, const absl::Status& why,
                     Touched* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ranks that have not begun the operation, or whose parts are not complete.
+  // Returns the ranks that have not begun the operation, or whose parts are not
+  // complete.
   std::vector<int> MissingLocked(const Tensor& tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -21,7 +21,8 @@ struct PullRange {
   bool empty() const { return bytes == 0 || count == 0; }
 };
 
-// What one rank gives to a tensor of its group, and what it wants of it.
+// What one rank contributes to a tensor of its group, and what it asks for of
+// it.
 struct CollectiveOperation {
   uint64_t id = 0;   // of this rank's operations; they rise
   std::string name;  // of the tensor
@@ -35,7 +36,8 @@ struct CollectiveOperation {
   PullRange range;
   absl::Duration timeout;
 
-  // INVALID_ARGUMENT or RESOURCE_EXHAUSTED, for a group of this size.
+  // Fails with INVALID_ARGUMENT or RESOURCE_EXHAUSTED, for a group of this
+  // size.
   absl::Status Check(int group_size, const ParameterLimits& limits) const;
   TensorSpec SpecFor(int group_size) const;
 
@@ -44,7 +46,7 @@ struct CollectiveOperation {
   }
   bool Contributes(int rank) const { return root < 0 || rank == root; }
   int PartOf(int rank) const { return root < 0 ? rank : 0; }
-  // Whether both are about the same tensor, as they must be.
+  // Returns whether both declare the tensor alike, as they must.
   bool AgreesWith(const CollectiveOperation& other) const;
   std::string ToString() const;
 };

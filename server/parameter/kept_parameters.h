@@ -55,16 +55,18 @@ class KeptParameters {
         versions_(std::make_shared<ByteBudget>("max_forming_versions",
                                                limits.max_forming_versions)) {}
 
-  // One part that is being pushed, which joins the others once it is there as a
-  // whole. One thread at a time. If it is destroyed before, it alone is lost.
+  // One part that is being pushed, which joins the others once all of it is
+  // there. One thread at a time. If it is destroyed before, only this part is
+  // lost.
   class Push {
    public:
     ~Push();
     Push(const Push&) = delete;
     Push& operator=(const Push&) = delete;
     absl::Status Append(int64_t offset, std::string bytes, uint32_t crc32c);
-    // Whether all parts of the version are there. DATA_LOSS if chunks are
-    // missing; ABORTED or ALREADY_EXISTS if the version was dropped meanwhile.
+    // Returns whether all parts of the version are there. Fails with DATA_LOSS
+    // if chunks are missing, and with ABORTED or ALREADY_EXISTS if the version
+    // was dropped meanwhile.
     absl::StatusOr<bool> Finish();
 
    private:
@@ -89,7 +91,8 @@ class KeptParameters {
       const std::shared_ptr<KeptParameters>& parameters, absl::string_view name,
       int64_t version, int part, const TensorSpec& spec);
 
-  // Answers with a version of at least `version`. `call` is unique.
+  // Answers with a version of at least `version`, now or once there is one.
+  // `call` is unique.
   void Pull(uint64_t call, absl::string_view name, int64_t version,
             absl::Time deadline, bool wait, PullDone done);
   void Cancel(uint64_t call);
@@ -98,11 +101,11 @@ class KeptParameters {
   std::vector<KeptDescription> List() const;
   bool Forget(absl::string_view name);
 
-  // What is pushed from now on belongs to this generation; what is not complete
-  // of an earlier one is dropped. Returns the answers to the calls that wait
-  // for such, to be run without a lock.
+  // Begins a generation, to which belongs what is pushed from now on;
+  // incomplete versions of an earlier one are dropped. Returns the answers to
+  // the calls that wait for such, to be run without a lock.
   Calls Begin(Generation generation);
-  // Answers the waiting calls, and drops what is not complete.
+  // Answers the waiting calls, and drops incomplete versions.
   void End(Generation generation, const absl::Status& why);
   bool empty() const;
 
@@ -129,7 +132,7 @@ class KeptParameters {
                                                        int64_t version,
                                                        int part,
                                                        const TensorSpec& spec);
-  // A version of which no part was declared before.
+  // Starts a version of which no part was declared before.
   absl::Status StartVersionLocked(absl::string_view name, int64_t version,
                                   const TensorSpec& spec)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -141,7 +144,7 @@ class KeptParameters {
   absl::StatusOr<bool> EndPart(const std::string& name, int64_t version,
                                int part,
                                const std::shared_ptr<Aggregate>& tensor);
-  // What becomes of a version that was dropped while it was pushed.
+  // Returns the result of a push whose version was dropped meanwhile.
   absl::StatusOr<bool> DroppedLocked(const std::string& name, int64_t version,
                                      const Aggregate* tensor) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -68,8 +68,8 @@ class Outbox {
     if (!status.ok()) return EndLocked(status);
     deliveries_.push_back(std::move(delivery));
   }
-  // Nothing comes after it, and nothing that waits is sent: the first end
-  // counts.
+  // Ends the deliveries: nothing that waits is sent, and nothing comes later.
+  // The first end counts.
   void End(const absl::Status& why) {
     MutexLock lock(&mutex_);
     EndLocked(why);

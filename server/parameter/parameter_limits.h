@@ -17,7 +17,7 @@ struct ParameterLimits {
   // Of one tensor, as it is pulled.
   int64_t max_tensor_bytes = int64_t{1} << 30;
   // Of one job: what was pushed and not summed up yet, and what was not pulled
-  // yet by all who will.
+  // yet by all ranks that will.
   int64_t max_job_bytes = int64_t{4} << 30;
   int64_t max_total_bytes = int64_t{8} << 30;  // of all jobs together
   // Of one job: memory for what was declared (groups and their

@@ -30,8 +30,8 @@ namespace coxswain::server {
 //
 // Called by the Parameter service, with fences that a FenceValidator has
 // admitted. Answers run once, without a lock held, possibly before the call has
-// returned. When a generation ends its streams end and its calls are answered
-// with ABORTED, or UNAVAILABLE if it is the coordinator that ends. Thread-safe.
+// returned. When a generation ends, its streams end and its calls fail with
+// ABORTED, or with UNAVAILABLE if the coordinator ends. Thread-safe.
 class ParameterStore : public GenerationObserver {
  public:
   using CallId = uint64_t;  // names a pull that waits; never 0
@@ -86,7 +86,7 @@ class ParameterStore : public GenerationObserver {
 
   const ParameterLimits& limits() const { return limits_; }
 
-  // A job's parameters stay for it, whether it asks for them or not.
+  // The job keeps its parameters.
   void OnGenerationBegan(const GenerationBegin& begin) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
@@ -107,8 +107,8 @@ class ParameterStore : public GenerationObserver {
 
   using Calls = KeptParameters::Calls;
 
-  // ABORTED if its generation has ended. `calls` are to be run without the
-  // lock, in any case.
+  // Fails with ABORTED if its generation has ended. `calls` are to be run
+  // without the lock in any case.
   absl::StatusOr<Job*> FindJobLocked(const Fence& fence, Calls* calls)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends what the job has of an earlier generation.

@@ -12,13 +12,13 @@
 
 namespace coxswain::server {
 
-// The records that belong to no job: who this cluster is, which schema the
-// other records follow, and the lowest numbers that were never given out. They
-// stand apart from the records of jobs, so that a job's record can be lost
-// without a number being given out twice; each is changed in the batch that
-// hands the number out. Every value is a text that ends with a checksum of its
-// own, because not every store has one, and stays one, so that coordinators of
-// any schema can tell that they do not know this one.
+// The records that belong to no job: the id of this cluster, the schema of the
+// other records, and the lowest numbers that were never given out. They are
+// apart from the records of jobs, so that a job's record can be lost without a
+// number being given out twice; each is changed in the batch that gives the
+// number out. Every value is a text that ends with a checksum of its own,
+// because not every store has one. It stays a text, so that coordinators of any
+// schema can recognise that they do not know this one.
 constexpr char kClusterTable[] = "cluster";
 constexpr char kJobTable[] = "jobs";
 
@@ -43,8 +43,8 @@ struct ClusterRecords {
   std::optional<int64_t> next_plan_version;
 };
 
-// Returns the records, those of an empty store or of a coordinator from before
-// there was a schema too.
+// Returns the records, also those of an empty store or of a coordinator that
+// wrote no schema.
 //   DATA_LOSS            a record is missing or cannot be read; the message
 //                        has the way to repair it
 //   FAILED_PRECONDITION  a newer coordinator wrote the state
@@ -71,8 +71,7 @@ void PutNextPlanVersion(int64_t next, StateBatch* batch);
 // of jobs. The cluster gets a new id, which fences every worker of the old one
 // off, kMixedSchema if it is not known to have a later one, and numbers far
 // above all that can have been given out: also by earlier repairs, as far as
-// the quarantine, the jobs and their plans tell of them. All of it is one
-// batch.
+// the quarantine, the jobs and their plans have them. All of it is one batch.
 absl::Status RepairClusterRecords(RandomSource* random, StateStore* store);
 
 }  // namespace coxswain::server

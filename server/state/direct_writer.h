@@ -43,7 +43,7 @@ class DirectWriter : public StateWriter {
   StateStore* const store_;
 };
 
-// For tests: does something between the decision to write and the write.
+// For tests: runs a callback between the decision to write and the write.
 class InterruptedWriter : public DirectWriter {
  public:
   using DirectWriter::DirectWriter;

@@ -20,9 +20,8 @@
 
 namespace coxswain::server {
 
-// For tests: makes records of schema 3 those that schema 1 had, byte for byte
-// as its coordinators wrote them. earlier_records_test.cc holds it against
-// theirs.
+// For tests: converts records of schema 3 to those of schema 1, byte for byte
+// as its coordinators wrote them. earlier_records_test.cc compares them.
 
 inline std::string EarlierNumber(uint64_t number) {
   std::string bytes;
@@ -110,7 +109,7 @@ inline std::string EarlierNote(const std::string& record) {
   return EarlierText(note.job()) + EarlierText(note.reason());
 }
 
-// The record of a table as it was. A record that has not changed since stays.
+// Returns the record of a table as schema 1 had it, which may be the same.
 inline StateStore::Record EarlierForm(absl::string_view table,
                                       const StateStore::Record& record) {
   const auto& [key, value] = record;
@@ -131,7 +130,7 @@ inline StateStore::Record EarlierForm(absl::string_view table,
   return record;
 }
 
-// Makes a state of schema 3 one of schema 1.
+// Converts a state of schema 3 to schema 1.
 inline absl::Status MakeEarlier(StateStore* store) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto tables, store->Tables(""));
   StateBatch batch;

@@ -9,18 +9,18 @@
 
 namespace coxswain::server {
 
-// Makes what is in the store ready to be read by the components. Called once by
-// each coordinator, after ReadClusterRecords() has not refused the state, and
-// before anything else is read.
+// Prepares what is in the store for the components. Called once by each
+// coordinator, after ReadClusterRecords() has not refused the state, and before
+// anything else is read.
 //
 // Damaged records go into quarantine, as QuarantineDamaged() says. Where the
 // schema is an earlier one, records of the forms that schema 1 had become
 // messages of proto/state.proto, and those that cannot be read in their own
 // form go into quarantine, too; last of all the schema becomes kStateSchema.
 //
-// A record tells by itself which form it has, and is replaced in one batch. So
-// a coordinator that dies meanwhile leaves kMixedSchema, which coordinators of
-// schema 1 refuse, and the next one goes on.
+// The form of a record is known from the record alone, and it is replaced in
+// one batch. So a coordinator that dies meanwhile leaves kMixedSchema, which
+// coordinators of schema 1 refuse, and the next one goes on.
 absl::Status TakeOverRecords(const std::vector<std::string>& together,
                              StateStore* store);
 

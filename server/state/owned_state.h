@@ -35,11 +35,12 @@ class OwnedState {
 
   virtual StateStore& store() = 0;
 
-  // Whether the right can be lost at all; if not, Held() need not be asked.
+  // Returns whether the right can be lost at all; if not, Held() need not be
+  // called.
   virtual bool can_be_lost() const { return true; }
 
-  // False once the right is lost, or may be as far as the clock tells; lost()
-  // is raised by then. Cheap: to be asked before each answer.
+  // Returns false once the right is lost, or may be by the clock; lost() is
+  // raised by then. Cheap: to be called before each answer.
   virtual bool Held() = 0;
 
   // Raised, with ABORTED and the reason, when the right is lost. By then all

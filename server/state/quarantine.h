@@ -12,9 +12,9 @@
 
 namespace coxswain::server {
 
-// Where records of jobs go that cannot be read: out of the way of the next
-// start, and kept byte for byte for inspection. A job loses what the record
-// stood for, and nothing else is lost.
+// Keeps records of jobs that cannot be read, byte for byte for inspection,
+// where they do not harm the next start. A job loses what the record stood for,
+// and nothing else is lost.
 //
 // In the store, the table "quarantine" has the values as they were, under
 // NUMBER/TABLE, a zero byte, KEY; that of the notes (proto/state.proto) has the
@@ -29,7 +29,7 @@ struct UnreadableRecord {
   std::string reason;
 };
 
-// One that is in quarantine, by this start or by an earlier one.
+// A record in quarantine, since this start or an earlier one.
 struct QuarantinedRecord {
   std::string table;
   std::string key;
@@ -54,9 +54,9 @@ absl::Status QuarantineRecords(const std::vector<UnreadableRecord>& records,
                                StateStore* store,
                                const StateBatch& after = StateBatch());
 
-// Moves the records whose checksums the store does not confirm, except those of
-// the cluster. The records of one key in the tables of `together`, which is the
-// name of a job, are read as one: all of them move if one is damaged.
+// Moves the records whose checksums do not match, except those of the cluster.
+// The records of one key in the tables of `together`, which is the name of a
+// job, are read as one: all of them move if one is damaged.
 absl::Status QuarantineDamaged(const std::vector<std::string>& together,
                                StateStore* store);
 

@@ -21,7 +21,7 @@ bool ParseRecord(absl::string_view bytes,
 
 // A letter and 16 hexadecimal digits: such keys sort as their numbers do.
 std::string NumberedKey(char letter, uint64_t number);
-// Unset if the key is none of these, whatever its letter.
+// Returns the number of such a key, whatever its letter; unset if it is none.
 std::optional<uint64_t> NumberOfKey(absl::string_view key);
 
 }  // namespace coxswain::server

@@ -19,10 +19,10 @@ namespace coxswain::server {
 // coordinators never share it. Thread-safe.
 class SqliteStateStore : public StateStore {
  public:
-  // Opens or creates the file, and looks at all of its pages once. A file that
-  // is not ours, is damaged, or was written by a newer Coxswain is left as it
-  // is, and so is its write-ahead log. One whose pages are well is opened,
-  // whatever its records are: FindDamaged() has those that are not.
+  // Opens or creates the file, and checks all of its pages once. A file that is
+  // not ours, is damaged, or was written by a newer Coxswain is left as it is,
+  // and so is its write-ahead log. One whose pages are intact is opened,
+  // whatever its records are: FindDamaged() returns those that are damaged.
   //   DATA_LOSS            not a SQLite file, or damaged
   //   FAILED_PRECONDITION  of a newer format, or of another program
   //   UNAVAILABLE          in use by another process, or cannot be opened

@@ -21,7 +21,7 @@ absl::Status SqliteError(sqlite3* db, int code, absl::string_view what,
 absl::Status SqliteDamaged(absl::string_view what, absl::string_view path);
 
 // One prepared statement. A part of SqliteStateStore, under its lock: one
-// thread at a time. What it is given outlives it.
+// thread at a time. Its arguments outlive it.
 class SqliteStatement {
  public:
   SqliteStatement(sqlite3* db, absl::string_view path, absl::string_view sql);
@@ -33,7 +33,7 @@ class SqliteStatement {
   SqliteStatement& Bind(int index, absl::string_view bytes);
   SqliteStatement& BindInt(int index, int64_t number);
 
-  // True when there is a row.
+  // Returns true if there is a row.
   absl::StatusOr<bool> Step();
   // Steps through all rows, and is ready for another run.
   absl::Status Run();

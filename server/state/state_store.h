@@ -60,8 +60,8 @@ class StateBatch {
 // or acknowledges. One coordinator owns a store. Keys and values may hold any
 // bytes, the name of a table any but zeros. Thread-safe.
 //
-// Errors: NOT_FOUND for a missing key; UNAVAILABLE when the medium refuses
-// for now (a full disk) and nothing was changed; DATA_LOSS when what is stored
+// Errors: NOT_FOUND for a missing key; UNAVAILABLE when the medium refuses for
+// now (a full disk) and nothing was changed; DATA_LOSS when what is stored
 // cannot be read.
 class StateStore {
  public:
@@ -73,15 +73,15 @@ class StateStore {
   static constexpr size_t kMaxBytes = (1 << 20) + (1 << 18);
 
   // What this one can commit as one, which is no less: several batches of
-  // components together. Past it the answer is RESOURCE_EXHAUSTED.
+  // components together. Beyond it Apply fails with RESOURCE_EXHAUSTED.
   struct Limits {
     size_t writes = kMaxWrites;
     size_t bytes = kMaxBytes;
   };
   virtual Limits limits() const { return Limits(); }
 
-  // What every implementation refuses: RESOURCE_EXHAUSTED past the limits,
-  // INVALID_ARGUMENT for the name of a table with a zero in it.
+  // Fails as every implementation does: with RESOURCE_EXHAUSTED beyond the
+  // limits, with INVALID_ARGUMENT for the name of a table with a zero in it.
   static absl::Status CheckBatch(const StateBatch& batch, const Limits& limits);
   absl::Status CheckBatch(const StateBatch& batch) const {
     return CheckBatch(batch, limits());
@@ -92,11 +92,11 @@ class StateStore {
   virtual absl::StatusOr<std::string> Get(absl::string_view table,
                                           absl::string_view key) const = 0;
 
-  // All records of a table, by key in byte order.
+  // Returns all records of a table, by key in byte order.
   virtual absl::StatusOr<std::vector<Record>> List(
       absl::string_view table) const = 0;
 
-  // The names of the tables with records that begin so, in byte order.
+  // Returns the names of the tables with records that begin so, in byte order.
   virtual absl::StatusOr<std::vector<std::string>> Tables(
       absl::string_view prefix) const = 0;
 
@@ -112,8 +112,8 @@ class StateStore {
     return std::vector<Damaged>();
   }
 
-  // Returns once the changes would survive a power cut. ABORTED, and nothing
-  // was changed, once another coordinator owns the store.
+  // Returns once the changes would survive a power cut. Fails with ABORTED, and
+  // changes nothing, once another coordinator owns the store.
   virtual absl::Status Apply(const StateBatch& batch) = 0;
 
   // Adds `more`, which stays together, to `batch`; if one batch cannot hold

@@ -17,7 +17,7 @@ namespace coxswain::server {
 // waits. All changes, also those of Apply, are committed in the order of the
 // calls.
 //
-// What a component has changed in memory is seen by other requests before it is
+// Other requests see what a component has changed in memory before it is
 // durable. Code that answers from it therefore answers through AfterWritten, so
 // that no answer has what a crash could still undo.
 //
@@ -34,15 +34,14 @@ class StateWriter : public StateStore {
   // empty batch is committed at once, after those before it.
   virtual void Write(StateBatch batch, Done done) = 0;
 
-  // Calls back once all that was written before has been committed, or has
-  // failed.
+  // Calls back once all earlier writes have been committed, or have failed.
   virtual void AfterWritten(std::function<void()> done) = 0;
 };
 
-// Returns the answer to a change that could not be committed: `what` says what
-// was not done. ABORTED, the word of a store that another coordinator owns now,
-// becomes UNAVAILABLE: to a client it would mean that its generation is over,
-// while it only has to ask the other coordinator.
+// Returns the answer to a change that could not be committed: `what` is what
+// was not done. ABORTED, by which a store reports that another coordinator owns
+// it, becomes UNAVAILABLE: to a client it would mean that its generation is
+// over, while it only has to ask the other coordinator.
 inline absl::Status NotWritten(absl::string_view what,
                                const absl::Status& status) {
   const absl::StatusCode code =

@@ -14,8 +14,8 @@
 
 namespace coxswain::server {
 
-// A FileSystem that fails when told to, over one in memory. For tests of what
-// a crash or a bad disk leaves behind. Thread-safe.
+// A FileSystem in memory that fails on request. For tests of what a crash or a
+// bad disk leaves behind. Thread-safe.
 //
 // Mutations are counted: Create, Append, Sync, MakeFolder, SyncFolder and
 // Rename, each as one, and each name that RemoveTree removes. A test runs once
@@ -46,7 +46,8 @@ class FaultFileSystem : public FileSystem {
   // From now on, `count` mutations happen; then `hook` is called, once, before
   // the next one, which another process may thus precede.
   void Before(int64_t count, std::function<void()> hook);
-  // The machine is up again. What was unsynced fares as told; no fault is set.
+  // The machine is up again, with what `unsynced` leaves of unsynced data. No
+  // fault is set.
   void Restart(UnsyncedData unsynced);
 
   int64_t mutations() const;

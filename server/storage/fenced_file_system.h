@@ -13,17 +13,18 @@
 
 namespace coxswain::server {
 
-// A FileSystem that asks before each change whether this process may still make
-// it, for a folder that other processes change as well. Reads are not asked
-// for. Thread-safe.
+// A FileSystem that checks before each change whether this process may still
+// make it, for a folder that other processes change as well. Reads are not
+// checked. Thread-safe.
 //
 // A process can be frozen between the answer and the change. So each thread
 // makes at most one change, or one RemoveTree, after the right was lost: the
-// user has to see to it that this one does no harm.
+// user must ensure that this one does no harm.
 class FencedFileSystem : public FileSystem {
  public:
-  // OK, or why the process may change nothing any more: the result of the
-  // operation then. Asked again after a failure, which the loss explains.
+  // Returns OK, or why the process may change nothing any more, which is the
+  // result of the operation then. Called again after a failure, which the loss
+  // may explain.
   using MayChange = std::function<absl::Status()>;
 
   // `base` outlives this object and all files.

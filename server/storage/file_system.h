@@ -21,7 +21,7 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(absl::string_view data) = 0;
-  // The pieces, one after the other.
+  // Appends the pieces, one after the other.
   virtual absl::Status AppendAll(absl::Span<const absl::string_view> pieces) {
     for (const absl::string_view piece : pieces) {
       absl::Status status = Append(piece);
@@ -29,7 +29,7 @@ class WritableFile {
     }
     return absl::OkStatus();
   }
-  // What was appended survives a crash, once the folders that lead to the
+  // Makes what was appended survive a crash, once the folders that lead to the
   // file do (FileSystem::SyncFolder).
   virtual absl::Status Sync() = 0;
   virtual absl::Status Close() = 0;
@@ -40,11 +40,10 @@ class WritableFile {
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
-  // `count` bytes from `offset`, fewer only at the end of the file.
+  // Returns `count` bytes from `offset`, fewer only at the end of the file.
   virtual absl::StatusOr<std::string> Read(int64_t offset,
                                            size_t count) const = 0;
-  // The same into `buffer`, which has room for `count` bytes; returns how many
-  // there were.
+  // The same into `buffer` of `count` bytes; returns how many there were.
   virtual absl::StatusOr<size_t> ReadInto(int64_t offset, size_t count,
                                           char* buffer) const {
     absl::StatusOr<std::string> data = Read(offset, count);
@@ -75,10 +74,10 @@ class FileSystem {
       const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(
       const std::string& path) const = 0;
-  // The names in a folder, sorted.
+  // Returns the names in a folder, sorted.
   virtual absl::StatusOr<std::vector<std::string>> List(
       const std::string& path) const = 0;
-  // OK if it exists already; its parent must exist.
+  // Makes a folder, whose parent must exist. Returns OK if it exists already.
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   virtual absl::Status SyncFolder(const std::string& path) = 0;
   // Atomically gives a file or folder another name. The new name must not

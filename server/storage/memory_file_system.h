@@ -36,7 +36,7 @@ class MemoryFileSystem : public FileSystem {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status RemoveTree(const std::string& path) override;
 
-  // As if the power had failed.
+  // Does what a loss of power does.
   void Crash(UnsyncedData unsynced);
 
   // Flips one bit of a file, as a failing disk does.
@@ -49,10 +49,11 @@ class MemoryFileSystem : public FileSystem {
   using NodePtr = std::shared_ptr<Node>;
   using Entries = std::map<std::string, NodePtr>;
 
-  // The node at `path`; NOT_FOUND or FAILED_PRECONDITION if there is none.
+  // Returns the node at `path`. Fails with NOT_FOUND or FAILED_PRECONDITION if
+  // there is none.
   absl::StatusOr<NodePtr> FindLocked(const std::string& path) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The folder that `path` is in, and its name there.
+  // Returns the folder that `path` is in, and its name there.
   absl::StatusOr<NodePtr> FindParentLocked(const std::string& path,
                                            std::string* name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

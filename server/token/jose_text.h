@@ -16,16 +16,16 @@ namespace coxswain::server {
 // What a set of keys or a token needs is three deep.
 inline constexpr int kMostJsonDepth = 16;
 
-// The bytes of base64url (RFC 4648, section 5) without padding. Nothing for any
-// other text, such as one with padding, with line breaks, or whose last letter
-// has bits to spare that are set: each value has one text.
+// Returns the bytes of base64url (RFC 4648, section 5) without padding. Returns
+// nothing for any other text, such as one with padding, with line breaks, or
+// with unused bits set in its last letter: each value has one text.
 std::optional<std::string> FromBase64Url(absl::string_view text);
 
-// Nothing if the text is no JSON object, or one that is nested deeper. Of names
-// that come twice the last one counts.
+// Returns nothing if the text is no JSON object, or one that is nested deeper.
+// Of names that come twice the last one counts.
 std::optional<nlohmann::json> ParseJsonObject(absl::string_view text);
 
-// Null if the object has no text of that name.
+// Returns null if the object has no text of that name.
 const std::string* FindText(const nlohmann::json& object, const char* name);
 
 }  // namespace coxswain::server

@@ -18,12 +18,12 @@ class KeySet {
   static constexpr size_t kMostIdBytes = 256;
 
   // Takes the keys for RS256 and ES256, and leaves out those of other kinds or
-  // for other uses. INVALID_ARGUMENT if it is no such set, if one of these keys
-  // is wrong or is a private one, or if there are none or too many; no message
-  // shows anything of a key.
+  // for other uses. Fails with INVALID_ARGUMENT if it is no such set, if one of
+  // these keys is wrong or is a private one, or if there are none or too many;
+  // no message shows anything of a key.
   static absl::StatusOr<KeySet> Parse(absl::string_view text);
 
-  // Null: there is none.
+  // Returns null if there is none.
   const PublicKey* Find(const std::string& id) const;
 
   size_t size() const { return keys_.size(); }

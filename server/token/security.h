@@ -10,10 +10,10 @@
 
 namespace coxswain::server {
 
-// Which callers are allowed, and how they connect. Nothing: all, in plain text.
+// Which callers are allowed, and how they connect. Empty: all, in plain text.
 struct SecurityOptions {
-  // With `cert`, connections are encrypted. With `ca`, callers show a
-  // certificate that it vouches for; they need not where there are tokens.
+  // With `cert`, connections are encrypted. With `ca`, callers must present a
+  // certificate that it has signed, or a token where there are tokens.
   TlsFiles tls;
   // A line for each token: "operator TOKEN" or "job/NAME TOKEN".
   std::string tokens;

@@ -17,7 +17,7 @@
 
 namespace coxswain::server {
 
-// Who calls, as a certificate or a token has proved. A value.
+// The identity of a caller, as a certificate or a token has proved it. A value.
 struct Identity {
   bool is_operator = false;
   std::string job;    // of one that is no operator
@@ -47,13 +47,13 @@ class TokenTable {
   static constexpr size_t kMostTokenBytes = 4096;
   static constexpr size_t kMostTokens = 4096;
 
-  // INVALID_ARGUMENT names the line that is wrong, never a token.
+  // Fails with INVALID_ARGUMENT, naming the line that is wrong, but no token.
   static absl::StatusOr<std::unique_ptr<TokenTable>> Open(
       const std::string& path);
 
-  // Returns whose token it is. Takes the same time for each that it is not.
+  // Returns the owner of the token. Takes the same time for each unknown token.
   std::optional<Identity> Find(absl::string_view token);
-  // Returns who a subject is, whose token has been checked before.
+  // Returns the identity of a subject, whose token the caller has verified.
   std::optional<Identity> FindSubject(const std::string& subject);
 
   bool NamesSubjects() const;
@@ -68,7 +68,8 @@ class TokenTable {
     std::vector<Entry> tokens;
     std::map<std::string, Identity> subjects;
 
-    // What is wrong with the second word of a line; nothing of it is shown.
+    // Adds the second word of a line. Returns what is wrong with it, without
+    // showing any of it.
     absl::Status Add(absl::string_view word, Identity identity);
     absl::Status AddSubject(absl::string_view subject, Identity identity);
     size_t size() const { return tokens.size() + subjects.size(); }

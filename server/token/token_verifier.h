@@ -21,22 +21,23 @@
 namespace coxswain::server {
 
 // Tokens whose signature was checked, by the digest of the whole token, until
-// they run out: a signature is not checked again with each call. Only good
-// tokens come in, so that callers without one cannot fill it.
+// they run out: a signature is not checked again with each call. Only valid
+// tokens are added, so that callers without one cannot fill it.
 // Thread-compatible.
 class KnownTokens {
  public:
   explicit KnownTokens(size_t most) : most_(most) {}
 
-  // Null: it is not known, or has run out at `now`. Until the next change.
+  // Returns null if it is not known, or has expired at `now`. Valid until the
+  // next change.
   const TokenClaims* Find(const std::string& digest, absl::Time now) const {
     const auto found = known_.find(digest);
     if (found == known_.end()) return nullptr;
     return HasRunOut(found->second, now) ? nullptr : &found->second;
   }
 
-  // Makes room, if there is none, by forgetting those that have run out, or all
-  // if none has: they are checked once more.
+  // When full, forgets those that have expired, or all if none has: they are
+  // checked once more.
   void Add(std::string digest, TokenClaims claims, absl::Time now) {
     if (known_.size() >= most_) ForgetOld(now);
     if (known_.size() >= most_) Clear();
@@ -60,20 +61,22 @@ class KnownTokens {
   std::map<std::string, TokenClaims> known_;
 };
 
-// Whose signed token it is, by the keys in a file. The file is read again when
-// it has changed, as issuers replace their keys from time to time; one that
-// cannot be understood then is logged, and the keys stay as they were. Asked
-// with each call. Thread-safe; signatures are checked side by side.
+// Verifies signed tokens by the keys in a file. The file is read again when it
+// has changed, as issuers replace their keys from time to time; if it cannot be
+// parsed then, that is logged and the keys stay as they were. Called with each
+// request. Thread-safe; signatures are checked in parallel.
 class TokenVerifier {
  public:
   // As many as a large cluster has workers.
   static constexpr size_t kMostKnown = 4096;
 
-  // INVALID_ARGUMENT if the keys cannot be read. The clock outlives it.
+  // Fails with INVALID_ARGUMENT if the keys cannot be read. The clock outlives
+  // it.
   static absl::StatusOr<std::unique_ptr<TokenVerifier>> Open(
       const std::string& keys_path, TokenRules rules, const Clock* clock);
 
-  // UNAUTHENTICATED describes what is wrong with the token (CheckWebToken).
+  // Returns the subject of a token. Fails with UNAUTHENTICATED, describing what
+  // is wrong with the token (CheckWebToken).
   absl::StatusOr<std::string> SubjectOf(absl::string_view token);
 
  private:

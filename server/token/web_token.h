@@ -27,7 +27,7 @@ struct TokenRules {
   std::string audience;  // `aud` is this, or has it
 };
 
-// What of a good token matters.
+// The claims of a valid token that are used.
 struct TokenClaims {
   std::string subject;
   absl::Time expires;
@@ -37,13 +37,14 @@ struct TokenClaims {
 // above.
 bool IsSubject(absl::string_view text);
 
-// Three parts with dots between. Secrets that people make up seldom have them.
+// Returns whether the text has three parts with dots between, as few other
+// secrets have.
 bool LooksLikeWebToken(absl::string_view text);
 
 // Returns the token's claims, if one of the keys has signed it (RS256 or ES256,
 // by the key that it names), it counts at `now`, and it keeps to the rules.
-// UNAUTHENTICATED describes what is wrong, and how to go on. Of what the issuer
-// has not signed nothing is shown: any caller may have sent it.
+// Fails with UNAUTHENTICATED, describing what is wrong and how to go on. Shows
+// nothing that the issuer has not signed: any caller may have sent it.
 absl::StatusOr<TokenClaims> CheckWebToken(absl::string_view token,
                                           const KeySet& keys,
                                           const TokenRules& rules,

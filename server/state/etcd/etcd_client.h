@@ -14,9 +14,9 @@
 
 namespace coxswain::server {
 
-// Makes calls to etcd, each of them once, at one of its members: the one that
-// answered last. After a failure it is the turn of the next. Calls block, until
-// `timeout` at most. Thread-safe. Errors of etcd:
+// Makes calls to etcd, each of them once, to one of its members: the one that
+// answered last, or after a failure the next. Calls block, until `timeout` at
+// most. Thread-safe. Errors of etcd:
 //   UNAVAILABLE          etcd cannot be reached, or did not answer in time: a
 //                        change may have happened all the same
 //   OUT_OF_RANGE         what is to be read as it once was, is compacted
@@ -38,7 +38,7 @@ class EtcdClient {
   absl::StatusOr<etcdserverpb::LeaseGrantResponse> GrantLease(
       const etcdserverpb::LeaseGrantRequest& request, absl::Duration timeout);
   absl::Status RevokeLease(int64_t id, absl::Duration timeout);
-  // How long the lease now lasts; 0 if there is none any more.
+  // Returns how long the lease now lasts; 0 if there is none any more.
   absl::StatusOr<absl::Duration> KeepAlive(int64_t id, absl::Duration timeout);
 
  private:

@@ -33,7 +33,8 @@ class EtcdKeys {
   Range Table(absl::string_view table) const;
   // All tables whose names begin so.
   Range Tables(absl::string_view prefix) const;
-  // The table and the key of a record. DATA_LOSS if it is none.
+  // Returns the table and the key of a record. Fails with DATA_LOSS if it is
+  // none.
   absl::StatusOr<std::pair<std::string, std::string>> Parse(
       absl::string_view record) const;
 

@@ -21,16 +21,18 @@
 namespace coxswain::server {
 
 // Where a cluster of coordinators keeps its state in etcd, and how they agree
-// on who of them leads.
+// on which of them leads.
 struct EtcdOptions {
   std::vector<std::string> endpoints;  // HOST:PORT of one or more members
   // Of all keys; ends with a slash. Coordinators with one prefix are one
   // cluster.
   std::string prefix = "coxswain/";
-  // Who this is, for display: what the others show as the leader.
+  // The name of this coordinator, for display: what the others show as the
+  // leader.
   std::string name;
-  // A leader that has not renewed its lease for this long leads no more. In
-  // whole seconds; etcd has a least, of about 1.5 times its election timeout.
+  // A leader that has not renewed its lease for this long does not lead any
+  // more. In whole seconds; etcd has a minimum, of about 1.5 times its election
+  // timeout.
   absl::Duration lease = absl::Seconds(5);
   // Of one call; several fit into a lease.
   absl::Duration call_timeout = absl::Seconds(2);
@@ -41,16 +43,16 @@ struct EtcdOptions {
 
 // The right of one coordinator to lead. The coordinator that creates the
 // leader's key leads, for as long as the lease of that key is renewed, which a
-// thread does. The revision in which the key was created tells one time of
-// leading from another: a transaction that compares it cannot come too late.
+// thread does. The revision in which the key was created identifies one period
+// of leading: a transaction that compares it cannot come too late.
 //
 // By our own clock the lease ends no later than by etcd's: it is counted from
-// before the request. A process that was frozen thus notices by itself.
-// Thread-safe.
+// before the request. So a process that was frozen notices the end without
+// etcd. Thread-safe.
 class EtcdLeadership {
  public:
-  // Who is waited for; called with each change. Empty: etcd is not reached, and
-  // `trouble` has the reason.
+  // Called when the leader that is waited for changes. Empty: etcd cannot be
+  // reached, and `trouble` has the reason.
   using OnWait = std::function<void(const std::string& leader,
                                     const absl::Status& trouble)>;
 
@@ -62,7 +64,8 @@ class EtcdLeadership {
       const EtcdOptions& options, EtcdClient* client, CancelSignal* cancel,
       const OnWait& on_wait);
 
-  // Gives up the lead, if it was not lost: the next one may lead at once.
+  // Releases the lead, if it was not lost: the next coordinator may lead at
+  // once.
   ~EtcdLeadership();
   EtcdLeadership(const EtcdLeadership&) = delete;
   EtcdLeadership& operator=(const EtcdLeadership&) = delete;
@@ -72,7 +75,7 @@ class EtcdLeadership {
   // Of the key of commits, as this leader has found it; 0: there was none.
   int64_t commit_revision() const { return commit_revision_; }
 
-  // How much of the lease is left; 0 or less once the lead is lost.
+  // Returns how much of the lease is left; 0 or less once the lead is lost.
   absl::Duration Left();
   bool Held() { return Left() > absl::ZeroDuration(); }
   // Raised with ABORTED when the lead is lost.
@@ -80,7 +83,7 @@ class EtcdLeadership {
   void Lose(absl::string_view why);
 
  private:
-  // What one look at etcd has shown.
+  // What one read of etcd has returned.
   struct View {
     std::string leader;  // empty: there is no leader
     std::string format;  // empty: none was written
@@ -91,16 +94,17 @@ class EtcdLeadership {
   EtcdLeadership(const EtcdOptions& options, EtcdClient* client)
       : options_(options), client_(client), keys_(options.prefix) {}
 
-  // Whether it leads now; else who does, if anybody does.
+  // Returns whether it leads now; if not, sets `leader` to the one that does,
+  // if there is one.
   absl::StatusOr<bool> LookAndTry(std::string* leader);
   absl::StatusOr<View> Look();
-  // False if another one was faster.
+  // Returns false if another coordinator was faster.
   absl::StatusOr<bool> TryToLead(const View& view);
   absl::Status Grant();
   absl::StatusOr<bool> CreateKey(const View& view);
   void Revoke();
   void KeepAlive();
-  // How long to wait until the next renewal.
+  // Renews the lease. Returns how long to wait until the next renewal.
   absl::Duration Renew();
   absl::Duration Interval() const { return ttl_ / 3; }
 

@@ -21,11 +21,11 @@ namespace coxswain::server {
 // The StateStore of the coordinator that leads, in etcd. Each batch is one
 // transaction, on the condition that this coordinator still leads.
 //
-// An answer of etcd can be lost, and the request with it or not. So each
-// transaction also marks a key of its own, on the condition that the mark is
-// the last one: repeated, it happens once, and a copy that was held up
-// somewhere cannot come after later ones. An Apply goes on until it knows, or
-// until the lead is lost; an etcd that is gone for a moment delays it.
+// An answer of etcd can be lost, whether the request was or not. So each
+// transaction also writes a mark, on the condition that the mark before it is
+// the last one: repeated, it takes effect once, and a delayed copy cannot take
+// effect after later ones. Apply repeats it until the result is known, or until
+// the lead is lost; an etcd that cannot be reached for a moment delays it.
 //
 // Thread-safe; one Apply at a time.
 class EtcdStateStore : public StateStore, public OwnedState {
@@ -35,8 +35,8 @@ class EtcdStateStore : public StateStore, public OwnedState {
       const EtcdOptions& options, CancelSignal* cancel,
       const EtcdLeadership::OnWait& on_wait);
 
-  // Transactions within a transaction hold many changes; all of it has to fit
-  // into a request of etcd's default size, 1.5 MiB.
+  // A transaction may hold many others; all of it has to fit into a request of
+  // etcd's default size, 1.5 MiB.
   Limits limits() const override { return {2000, kMaxBytes}; }
 
   absl::StatusOr<std::string> Get(absl::string_view table,
@@ -61,20 +61,21 @@ class EtcdStateStore : public StateStore, public OwnedState {
   etcdserverpb::TxnRequest RequestFor(const StateBatch& batch,
                                       const std::string& mark) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // OK, or why the transaction has not happened and never will.
+  // Returns OK, or why the transaction has not taken effect and never will.
   absl::Status Outcome(const etcdserverpb::TxnResponse& response,
                        const std::string& mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Commit(const etcdserverpb::TxnRequest& request,
                       const std::string& mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same, of one that etcd says to have refused, where a copy of an earlier
-  // try may still be on its way to etcd.
+  // The same, of one that etcd has refused, where a copy of an earlier attempt
+  // may still be on its way to etcd.
   absl::Status OutcomeOfRefused(const absl::Status& refusal,
                                 const std::string& mark, bool maybe_under_way)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Changes the mark, so that no copy of the transaction of `mark` can come any
-  // more. True if it had come already; an error: to be tried again.
+  // Changes the mark, so that no copy of the transaction of `mark` can take
+  // effect any more. Returns true if it has taken effect already, and an error
+  // if this is to be tried again.
   absl::StatusOr<bool> Fence(const std::string& mark)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string NewMark() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
