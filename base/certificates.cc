@@ -34,7 +34,8 @@ constexpr int kSerialBytes = 16;
 // X.509 counts from 0: this is version 3, which has extensions.
 constexpr long kVersion3 = 2;  // NOLINT(runtime/int): as OpenSSL has it
 
-// Takes what OpenSSL noted, so that it does not turn up in another error.
+// Takes OpenSSL's errors off its queue, so that they do not appear in another
+// error.
 std::string LastError() {
   const unsigned long code = ERR_get_error();  // NOLINT(runtime/int)
   ERR_clear_error();
@@ -116,7 +117,7 @@ bool SetName(X509_NAME* name, const std::string& common_name) {
              static_cast<int>(common_name.size()), -1, 0) == 1;
 }
 
-// Unguessable, and never used twice.
+// Random, so that none is guessed or used twice.
 bool SetSerial(X509* certificate) {
   unsigned char bytes[kSerialBytes];
   if (RAND_bytes(bytes, sizeof(bytes)) != 1) return false;
@@ -285,9 +286,9 @@ absl::Status CheckNotRunOut(absl::string_view pem, absl::Time now) {
   if (!facts.ok()) return absl::UnauthenticatedError(facts.status().message());
   if (now <= facts->not_after) return absl::OkStatus();
   return absl::UnauthenticatedError(
-      absl::StrCat("the certificate '", facts->common_name, "' ran out at ",
+      absl::StrCat("the certificate '", facts->common_name, "' expired at ",
                    absl::FormatTime(facts->not_after, absl::UTCTimeZone()),
-                   ": put a new one into its place, and connect again"));
+                   ": replace it with a new one, and connect again"));
 }
 
 std::optional<CertificateSubject> SubjectOf(

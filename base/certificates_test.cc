@@ -26,7 +26,7 @@ TEST(CertificatesTest, ACertificateRunsOut) {
   EXPECT_OK(CheckNotRunOut(pair.cert, kEnd));
   EXPECT_THAT(CheckNotRunOut(pair.cert, kEnd + absl::Seconds(1)),
               StatusIs(absl::StatusCode::kUnauthenticated,
-                       HasSubstr("'worker' ran out at 2001-09-09")));
+                       HasSubstr("'worker' expired at 2001-09-09")));
   EXPECT_THAT(CheckNotRunOut("nothing", kBegin),
               StatusIs(absl::StatusCode::kUnauthenticated, testing::_));
 }

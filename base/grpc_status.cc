@@ -8,8 +8,8 @@
 namespace coxswain {
 namespace {
 
-// A message may repeat what a peer has sent, which may be long; a status that
-// does not fit into what receivers take of metadata does not arrive at all.
+// A message may repeat what a peer has sent, which may be long; a status beyond
+// the receiver's limit of metadata does not arrive at all.
 constexpr size_t kMaxMessageBytes = 8 << 10;
 constexpr size_t kMaxDetailBytes = 24 << 10;
 

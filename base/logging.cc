@@ -19,7 +19,7 @@ namespace coxswain {
 namespace {
 
 constexpr size_t kMaxOnceKeys = 4096;
-// What all readers of JSON keep of a whole number.
+// The largest whole number that all readers of JSON keep exactly.
 constexpr uint64_t kMaxJsonInteger = uint64_t{1} << 53;
 
 LogFormat FormatOfEnvironment() {

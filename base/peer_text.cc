@@ -8,7 +8,7 @@
 namespace coxswain {
 namespace {
 
-// How many bytes the control character at `at` has; 0: there is none.
+// Returns how many bytes the control character at `at` has; 0: there is none.
 size_t ControlAt(absl::string_view text, size_t at) {
   const auto byte = static_cast<unsigned char>(text[at]);
   if (byte < ' ' || byte == 0x7f) return 1;
@@ -37,7 +37,8 @@ bool IsSecond(uint8_t first, uint8_t second) {
   return second >= least && second <= most;
 }
 
-// The bytes of the letter that the text begins with; 0: it begins with none.
+// Returns how many bytes the letter has that the text begins with; 0: it begins
+// with none.
 size_t LetterLength(absl::string_view text) {
   const size_t length = LengthBy(ByteAt(text, 0));
   if (length == 0 || length > text.size()) return 0;

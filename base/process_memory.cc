@@ -14,7 +14,7 @@
 namespace coxswain {
 namespace {
 
-// A file that is not there, or says "max", limits nothing.
+// A file that is missing, or contains "max", limits nothing.
 int64_t Least(int64_t memory, const std::string& file) {
   std::ifstream in(file);
   std::string word;

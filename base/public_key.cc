@@ -47,7 +47,7 @@ absl::Status NoKey(absl::string_view what) {
   return absl::InvalidArgumentError(what);
 }
 
-// Null if OpenSSL finds that this is no key.
+// Returns null if OpenSSL finds that this is no key.
 EvpKey MakeKey(const char* type, OSSL_PARAM* parameters) {
   const KeyContext context(EVP_PKEY_CTX_new_from_name(nullptr, type, nullptr));
   EVP_PKEY* made = nullptr;
@@ -80,7 +80,7 @@ absl::Status CheckRsaNumbers(const BIGNUM* modulus, const BIGNUM* exponent) {
   return absl::OkStatus();
 }
 
-// r and s, as OpenSSL takes them. Empty if they cannot be.
+// Returns r and s in OpenSSL's encoding. Empty if they cannot be encoded.
 std::vector<unsigned char> ToDer(absl::string_view signature) {
   std::vector<unsigned char> der;
   if (signature.size() != 2 * kP256Bytes) return der;
@@ -122,7 +122,7 @@ struct PublicKey::Handle {
 
 absl::StatusOr<PublicKey> PublicKey::Rsa(absl::string_view modulus,
                                          absl::string_view exponent) {
-  // Before anything is computed with them. A zero may stand in front.
+  // Checked before anything is computed with them. There may be leading zeros.
   if (modulus.size() > kMostRsaBits / kBitsOfByte + 1 ||
       exponent.size() > kMostExponentBytes) {
     return NoKey(absl::StrCat("an RSA key's modulus has at most ", kMostRsaBits,

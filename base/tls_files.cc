@@ -40,14 +40,15 @@ absl::StatusOr<std::string> ReadValid(const std::string& path, absl::Time now) {
   COXSWAIN_RETURN_IF_ERROR(About(path, facts.status()));
   if (now > facts->not_after) {
     return absl::InvalidArgumentError(absl::StrCat(
-        path, ": the certificate '", facts->common_name, "' ran out at ",
+        path, ": the certificate '", facts->common_name, "' expired at ",
         absl::FormatTime(facts->not_after, absl::UTCTimeZone()), ": renew it"));
   }
   if (now < facts->not_before) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": the certificate '", facts->common_name, "' counts only from ",
-        absl::FormatTime(facts->not_before, absl::UTCTimeZone()),
-        ": look at this host's clock"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": the certificate '", facts->common_name,
+                     "' is valid only from ",
+                     absl::FormatTime(facts->not_before, absl::UTCTimeZone()),
+                     ": check this host's clock"));
   }
   return pem;
 }
@@ -130,7 +131,7 @@ absl::Status CheckClientSecurity(const ClientSecurity& security,
   if (security.tls.ca.empty() && !security.tls.cert.empty()) {
     return absl::InvalidArgumentError(
         "--tls-cert without --tls-ca: give the certificate authority that "
-        "vouches for the coordinator");
+        "has signed the coordinator's certificate");
   }
   if (security.token_file.empty()) return absl::OkStatus();
   COXSWAIN_RETURN_IF_ERROR(ReadFile(security.token_file).status());
@@ -139,7 +140,7 @@ absl::Status CheckClientSecurity(const ClientSecurity& security,
     if (IsLoopbackHost(HostOf(address))) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "the token of ", security.token_file, " would go to ", address,
-        " for everyone to read: give --tls-ca, or --insecure if you trust the "
+        " in plain text: give --tls-ca, or --insecure if you trust the "
         "network"));
   }
   return absl::OkStatus();

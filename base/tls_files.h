@@ -53,7 +53,7 @@ class WatchedFile {
 struct TlsFiles {
   std::string cert;  // who we are, with the certificates between it and `ca`
   std::string key;   // its private key
-  std::string ca;    // who vouches for those whom we talk to
+  std::string ca;    // the authority that has signed the peers'
 
   bool any() const { return !cert.empty() || !key.empty() || !ca.empty(); }
 };

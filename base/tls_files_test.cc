@@ -89,7 +89,7 @@ TEST(TlsFilesTest, SaysWhatHasRunOut) {
   const TlsFiles files = {Write("cert", pair.cert), Write("key", pair.key), ""};
   EXPECT_THAT(CheckTlsFiles(files, kNow + absl::Hours(2)),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr(files.cert), HasSubstr("ran out"))));
+                       AllOf(HasSubstr(files.cert), HasSubstr("expired"))));
   EXPECT_THAT(CheckTlsFiles(files, kNow - absl::Hours(2)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("clock")));
 }

@@ -128,7 +128,7 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotCount) {
   options.security.tls = old;
   EXPECT_THAT(
       server::Coordinator::Start(options).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ran out")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("expired")));
 }
 
 // As if the connection had been opened by resuming a session of TLS, in which
@@ -147,7 +147,7 @@ TEST_F(CertificatesTest, WhatHasRunOutOpensNoConnectionByAnOldSession) {
   ASSERT_OK(before->Describe({}, call).status());
   clock_.Advance(absl::Hours(24 * 365 * 100));
   EXPECT_THAT(Ask(job, kTimeout), StatusIs(absl::StatusCode::kUnauthenticated,
-                                           HasSubstr("ran out at")));
+                                           HasSubstr("expired at")));
   // A connection that was there stays.
   EXPECT_OK(before->Describe({}, call).status());
 }
@@ -182,7 +182,7 @@ TEST_F(CertificatesTest, WhatHasRunOutDoesNotPassForAGoodOneOfTheSamePort) {
   // gRPC, which follows the system's clock, accepts both.
   clock_.Advance(2 * year);
   const auto run_out =
-      StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("ran out at"));
+      StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr("expired at"));
   EXPECT_THAT(with_old->Describe({}, call).status(), run_out);
   EXPECT_OK(with_good->Describe({}, call).status());
   EXPECT_THAT(with_old->Describe({}, call).status(), run_out);
