@@ -19,14 +19,15 @@ int Milliseconds(absl::Duration duration) {
 }
 
 // Makes a server take no compressed messages: gRPC decompresses a message
-// before it looks at its size, and a thousand bytes may become a million. With
+// before it checks its size, and a thousand bytes may become a million. With
 // this it decompresses nothing and compresses no answers, and ends each call
-// that names an encoding with UNIMPLEMENTED, before its message is read. A
-// message with the compressed flag of a call that names none is what gRPC takes
-// it for: not compressed.
+// that names an encoding with UNIMPLEMENTED, before its message is read. gRPC
+// takes a message with the compressed flag, in a call that names none, as not
+// compressed.
 void RefuseCompression(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  // A server that compresses says that it takes compressed messages as well.
+  // A server that compresses announces that it takes compressed messages as
+  // well.
   builder->AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
@@ -50,7 +51,7 @@ void Configure(const AcceptingServer::Options& options,
                               Milliseconds(options.keepalive_timeout));
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Clients probe as well, as often as they like. To send those away that probe
+  // Clients probe as well, as often as they like. To refuse those that probe
   // too often costs more than to answer them, and memory (ADR 0033).
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
 }

@@ -130,7 +130,7 @@ class ChunkFields {
 
 std::vector<grpc::Slice> SlicesOf(const grpc::ByteBuffer& buffer) {
   std::vector<grpc::Slice> slices;
-  // Fails for a buffer that holds nothing, or that cannot be unpacked.
+  // Fails for a buffer that is empty, or that cannot be unpacked.
   if (!buffer.Valid() || !buffer.Dump(&slices).ok()) slices.clear();
   return slices;
 }

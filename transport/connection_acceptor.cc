@@ -35,7 +35,7 @@ constexpr size_t kTlsRecordHeader = 5;
 // Marks of the epoll set: the wake-up, the listeners, then connections.
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kFirstListenerId = 1;
-// Fewer new ones at a time than are looked at: a flood starves nobody.
+// Fewer new ones at a time than are handled: a flood starves no connection.
 constexpr int kMaxEvents = 64;
 constexpr int kMaxAccepts = 32;
 constexpr auto kLongestWait = std::chrono::seconds(10);
@@ -57,7 +57,7 @@ std::string AddressText(const sockaddr_storage& address, socklen_t length) {
   return std::string(host);
 }
 
-// How many of the first bytes are looked at.
+// How many of the first bytes are checked.
 size_t SizeOf(Preface preface) {
   switch (preface) {
     case Preface::kTls:
@@ -70,8 +70,8 @@ size_t SizeOf(Preface preface) {
   return kPreface.size();
 }
 
-// The first `size` bytes, as far as they have come. Negative: why there are
-// none.
+// Returns the first `size` bytes, as far as they have come. Negative: why there
+// are none.
 ssize_t Peek(int fd, size_t size_wanted, std::string* bytes) {
   bytes->resize(size_wanted);
   ssize_t size;
@@ -82,7 +82,8 @@ ssize_t Peek(int fd, size_t size_wanted, std::string* bytes) {
   return size < 0 ? -errno : size;
 }
 
-// Whether the connection may have begun so; `bytes` may be its first few.
+// Returns whether the connection may have begun so; `bytes` may be its first
+// few.
 bool MayBe(Preface preface, absl::string_view bytes) {
   // Any other beginning is answered as a bad request.
   if (preface == Preface::kHttp1) return true;
@@ -92,7 +93,7 @@ bool MayBe(Preface preface, absl::string_view bytes) {
   return begin.substr(0, size) == bytes.substr(0, size);
 }
 
-// Whether these first bytes, which may be it, are all of it.
+// Returns whether these first bytes, which may be the preface, are all of it.
 bool IsWhole(Preface preface, absl::string_view bytes) {
   if (bytes.size() >= SizeOf(preface)) return true;
   return preface == Preface::kHttp1 && absl::StrContains(bytes, kEndOfHead);
@@ -110,22 +111,22 @@ absl::string_view NameOf(Preface preface) {
   return "HTTP/2";
 }
 
-// What is wrong with one that began otherwise.
+// Returns what is wrong with one that began otherwise.
 absl::string_view Complaint(Preface expected, absl::string_view bytes) {
   if (expected == Preface::kTls) {
     return MayBe(Preface::kHttp2, bytes)
-               ? "it speaks plain text, and this port TLS: give it "
+               ? "it connects in plain text, and this port takes TLS: give it "
                  "--tls-ca"
                : "it does not speak TLS";
   }
-  return MayBe(Preface::kTls, bytes)
-             ? "it speaks TLS, and this port plain text: give the coordinator "
-               "--tls-cert"
-             : "it does not speak HTTP/2, as gRPC does";
+  return MayBe(Preface::kTls, bytes) ? "it connects with TLS, and this port "
+                                       "takes plain text: give the coordinator "
+                                       "--tls-cert"
+                                     : "it does not speak HTTP/2, as gRPC does";
 }
 
-// One word of a log line, whatever a stranger sent. As in an URL, since a log
-// line would escape backslashes again.
+// Returns what a client sent as one word of a log line. Escaped as in an URL,
+// since a log line would escape backslashes again.
 std::string Escaped(absl::string_view bytes) {
   std::string text;
   for (const char c : bytes) {
@@ -150,7 +151,7 @@ bool AcceptedConnections::IsOpen(const Connection& connection) {
 bool AcceptedConnections::Add(int fd) {
   MutexLock lock(&mutex_);
   if (cut_) return false;
-  // Looked through only where there may be no room.
+  // Counted anew only at the limit.
   if (connections_.size() >= limit_) {
     connections_.erase(
         std::remove_if(connections_.begin(), connections_.end(),
@@ -319,7 +320,8 @@ void ConnectionAcceptor::Add(UniqueFd fd, std::string peer) {
   waiting_[id] = {std::move(fd), std::move(peer),
                   std::chrono::steady_clock::now() +
                       absl::ToChronoMilliseconds(limits_.preface_timeout)};
-  // At edges: bytes that are only looked at would else be reported for ever.
+  // At edges: bytes that are only peeked at would otherwise be reported for
+  // ever.
   if (!Watch(number, id, EPOLLIN | EPOLLRDHUP | EPOLLET)) {
     Refuse(id, std::strerror(errno));
   }
@@ -327,7 +329,7 @@ void ConnectionAcceptor::Add(UniqueFd fd, std::string peer) {
     Refuse(waiting_.begin()->first,
            absl::StrCat("it was the oldest of more than ",
                         limits_.max_waiting_connections,
-                        " connections without a greeting "
+                        " connections that had not sent a preface "
                         "(max_waiting_connections)"));
   }
 }
@@ -347,8 +349,8 @@ void ConnectionAcceptor::Look(uint64_t id, bool hung_up) {
     waiting_.erase(found);
     HandOver(std::move(connection));
   } else if (hung_up) {
-    Refuse(id, absl::StrCat("it hung up after ", size,
-                            " bytes of the greeting of ", NameOf(preface_)));
+    Refuse(id, absl::StrCat("it closed the connection after ", size,
+                            " bytes of the preface of ", NameOf(preface_)));
   }
 }
 
@@ -387,8 +389,8 @@ void ConnectionAcceptor::Refuse(uint64_t id, absl::string_view reason) {
 void ConnectionAcceptor::RefuseLate(Time now) {
   while (!waiting_.empty() && waiting_.begin()->second.deadline <= now) {
     Refuse(waiting_.begin()->first,
-           absl::StrCat("it has not greeted as ", NameOf(preface_),
-                        " does within ",
+           absl::StrCat("it has not sent the preface of ", NameOf(preface_),
+                        " within ",
                         absl::FormatDuration(limits_.preface_timeout)));
   }
 }

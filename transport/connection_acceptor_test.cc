@@ -265,8 +265,9 @@ TEST(ConnectionAcceptorTest, HalfAPrefaceIsRefusedAtTheHangUp) {
   Send(fd, std::string(kPreface, 10));
   shutdown(fd.get(), SHUT_WR);
   EXPECT_TRUE(WaitUntilClosed(fd));
-  EXPECT_THAT(log.End(),
-              ElementsAre(HasSubstr("it hung up after 10 bytes of the")));
+  EXPECT_THAT(
+      log.End(),
+      ElementsAre(HasSubstr("it closed the connection after 10 bytes of the")));
 }
 
 TEST(ConnectionAcceptorTest, TlsToAPortInPlainTextIsNamedInTheLog) {
@@ -275,7 +276,7 @@ TEST(ConnectionAcceptorTest, TlsToAPortInPlainTextIsNamedInTheLog) {
   const UniqueFd fd = Connect(server.port(), "127.0.39.1");
   Send(fd, std::string("\x16\x03\x01\x02\x00\x01", 6));
   EXPECT_TRUE(WaitUntilClosed(fd));
-  EXPECT_THAT(log.End(), ElementsAre(AllOf(HasSubstr("it speaks TLS"),
+  EXPECT_THAT(log.End(), ElementsAre(AllOf(HasSubstr("it connects with TLS"),
                                            HasSubstr("--tls-cert"))));
 }
 
@@ -297,7 +298,8 @@ TEST(ConnectionAcceptorTest, APortForTlsAcceptsNothingElse) {
       ElementsAre(
           AllOf(HasSubstr("plain text"), HasSubstr("--tls-ca")),
           HasSubstr("it does not speak TLS"),
-          HasSubstr("it hung up after 3 bytes of the greeting of TLS")));
+          HasSubstr(
+              "it closed the connection after 3 bytes of the preface of TLS")));
 }
 
 TEST(ConnectionAcceptorTest, ALookAtThePortIsNotLogged) {
@@ -319,11 +321,12 @@ TEST(ConnectionAcceptorTest, SilenceEndsAtTheDeadline) {
   Send(slow, std::string(kPreface, 23));
   EXPECT_TRUE(WaitUntilClosed(silent));
   EXPECT_TRUE(WaitUntilClosed(slow));
-  EXPECT_THAT(log.End(), ElementsAre(AllOf(HasSubstr("peer=127.0.5.1"),
-                                           HasSubstr("has not greeted"),
-                                           HasSubstr("200ms")),
-                                     AllOf(HasSubstr("peer=127.0.5.2"),
-                                           HasSubstr("first_bytes=PRI%20"))));
+  EXPECT_THAT(
+      log.End(),
+      ElementsAre(
+          AllOf(HasSubstr("peer=127.0.5.1"),
+                HasSubstr("has not sent the preface"), HasSubstr("200ms")),
+          AllOf(HasSubstr("peer=127.0.5.2"), HasSubstr("first_bytes=PRI%20"))));
   EXPECT_THAT(Client(server.port()).Call(), Works());
 }
 

@@ -42,7 +42,7 @@ bool IsWildcard(const SocketAddress& address) {
   return v4.sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-// What getaddrinfo says: 0, or a code of its own.
+// The result of getaddrinfo: 0, or a code of its own.
 int Resolve(absl::string_view host, std::vector<SocketAddress>* addresses) {
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
@@ -72,7 +72,7 @@ void SetOption(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// 0 or the errno of what failed.
+// Returns 0 or the errno of the call that failed.
 int ListenOn(SocketAddress address, Listeners* listeners) {
   *PortOf(&address) = htons(listeners->port);
   UniqueFd fd(socket(address.storage.ss_family,
