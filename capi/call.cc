@@ -20,8 +20,8 @@ struct Interrupt {
   void* data = nullptr;
 };
 thread_local Interrupt interrupt;
-// Whether this thread is within that function: what it calls of the library
-// does not ask it again.
+// Whether this thread is within that function: the calls of the library that it
+// makes do not call it again.
 thread_local bool asking = false;
 
 bool MayBeInterrupted() { return interrupt.function != nullptr && !asking; }
@@ -36,8 +36,8 @@ bool AskInterrupt() {
   return interrupt.function(interrupt.data) != 0;
 }
 
-// Threads that work for callers who wait in slices. As many as calls run at the
-// same time. Never destroyed: they may outlast main().
+// Threads that work for callers that wait in slices. As many as calls run at
+// the same time. Never destroyed: they may outlast main().
 class Helpers {
  public:
   static Helpers& Get() {
@@ -161,10 +161,10 @@ class ThreadCall : public Call {
 };
 
 absl::Status GivenUp() {
-  return absl::CancelledError("this program has given the call up");
+  return absl::CancelledError("this program has cancelled the call");
 }
 
-// Gives a call up unless it has ended: also where a callback throws.
+// Cancels a call unless it has ended: also where a callback throws.
 class CancelUnlessEnded {
  public:
   explicit CancelUnlessEnded(Call* call) : call_(call) {}

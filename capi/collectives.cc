@@ -47,13 +47,13 @@ class Collective {
       communicator.Abort("a collective did not end");
       work->Wait(absl::InfiniteDuration()).IgnoreError();
     }
-    // These are no news of the generation.
+    // These errors are not of the generation.
     if (open_->collectives_over || absl::IsInvalidArgument(status) ||
         absl::IsUnimplemented(status)) {
       return status;
     }
-    // Replaces what was seen here by the coordinator's reason, which names the
-    // rank that was lost.
+    // Replaces the error by the coordinator's reason, which names the rank that
+    // was lost.
     return Explain(*open_->session, status);
   }
 
@@ -70,7 +70,7 @@ class Collective {
  private:
   static absl::Status Over() {
     return absl::AbortedError(
-        "a collective of this session was given up, so its ranks are not in "
+        "a collective of this session was cancelled, so its ranks are not in "
         "step any more: leave it as failed");
   }
 
@@ -158,8 +158,8 @@ cx_code cx_all_gather(cx_session session, const void* input,
         output_count % world_size != 0) {
       return capi::InvalidArgument(
           "output",
-          absl::StrCat("has room for ", output_count, " elements, and ",
-                       world_size, " times ", input_count, " are gathered"));
+          absl::StrCat("takes ", output_count, " elements, and ", world_size,
+                       " times ", input_count, " are gathered"));
     }
     return capi::RunCollective(
         open, call, [from, to](coxswain::Communicator& communicator) {

@@ -235,7 +235,7 @@ typedef struct cx_join_options {
 //                           missing, which the message names
 //   CX_FAILED_PRECONDITION  the members' plans, settings or parameters differ
 //   CX_ALREADY_EXISTS       a worker of this node and slot is in the job, or
-//                           was given up a moment ago
+//                           was evicted a moment ago
 //   CX_CANCELLED            given up; the coordinator forgets this worker,
 //                           a moment later. Or the job has ended cleanly:
 //                           CX_ERROR_JOB_FINISHED

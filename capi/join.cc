@@ -132,7 +132,8 @@ absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
 Work Opening(std::function<absl::StatusOr<std::unique_ptr<Session>>()> make,
              cx_session* opened, absl::Duration timeout,
              const std::shared_ptr<CancelSignal>& cancel) {
-  // Given up, it is destroyed with the work, and leaves.
+  // If the call is cancelled, the session is destroyed with the work, and
+  // leaves.
   const auto made = std::make_shared<std::unique_ptr<Session>>();
   Work work;
   work.run = [made, make = std::move(make)]() -> absl::Status {

@@ -38,7 +38,7 @@ void CloseAll() {
   AwaitHelpers(kExitTimeout);
 }
 
-// Looks at the events in slices: one that is given up takes none of them.
+// Checks for events in slices: a call that is cancelled takes none of them.
 class EventCall : public Call {
  public:
   EventCall(std::shared_ptr<OpenSession> open, int64_t timeout_ms,

@@ -147,7 +147,7 @@ TEST(CapiArgumentsTest, WhatIsMissingOrMakesNoSenseIsNamed) {
                 "op is 3");
   ExpectInvalid(
       lib.cx_all_gather(session, &data, 1, &data, 0, CX_FLOAT32, nullptr),
-      "output has room for 0");
+      "output takes 0");
   auto ticket = Init<cx_ticket>();
   ticket.micro_batches = -1;
   ExpectInvalid(lib.cx_announce(session, &ticket), "-1 micro_batches");
@@ -330,7 +330,7 @@ TEST(CapiInterruptTest, EndsAJoinWithin200MsAndTheCoordinatorForgetsIt) {
   EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_CANCELLED);
   const auto late = Clock::now() - counter.last;
   lib.cx_set_interrupt(nullptr, nullptr);
-  EXPECT_THAT(Message(), HasSubstr("given the call up"));
+  EXPECT_THAT(Message(), HasSubstr("cancelled the call"));
   EXPECT_EQ(session, 0u);
   EXPECT_EQ(counter.asked, 3);
   // A machine may be busy, or nothing would be called again at all.
