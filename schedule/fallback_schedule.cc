@@ -94,8 +94,8 @@ FallbackSchedule::Messages FallbackSchedule::OnTicket(int rank,
                          ", known is ", newest));
     return {};
   }
-  // Such a stream takes up a plan later than "train" does, and whose terms its
-  // rounds have until then is known to the coordinator.
+  // Such a stream follows a new plan later than "train" does, and only the
+  // coordinator knows the plan of its rounds until then.
   const int64_t plan = agreement->plan().version;
   if (stream != kTrainStream && ticket.plan_version != 0 &&
       ticket.plan_version != plan) {

@@ -16,10 +16,10 @@ namespace {
 constexpr size_t kMaxFindings = 20;
 constexpr size_t kMaxInError = 4;
 constexpr size_t kMaxShownGroups = 6;  // values that one sentence names
-// Heartbeats come every second or so: less silence than that says nothing.
-// Ranks that wait for each other no longer than this do so in any job.
+// Heartbeats come about every second: a shorter silence has no meaning. Ranks
+// wait for each other for about as long in any job.
 constexpr absl::Duration kUsual = absl::Seconds(1);
-constexpr absl::Duration kWorthReporting = absl::Seconds(3);
+constexpr absl::Duration kWorthSaying = absl::Seconds(3);
 
 using Ranks = std::vector<int>;
 
@@ -82,7 +82,7 @@ class Search {
     }
   }
 
-  // Adds what a missing rank does instead, if it is known.
+  // Returns what a rank that is missing does instead, if that is known.
   void Explain(int rank) {
     if (rank < 0 || static_cast<size_t>(rank) >= input_.ranks.size()) return;
     if (findings_.size() >= kMaxFindings) return;
@@ -104,18 +104,18 @@ class Search {
   }
 
   std::string LastTicketText(const RankActivity& it) const {
-    if (!it.ticket.has_value()) return "it has sent no ticket";
+    if (!it.ticket.has_value()) return "no ticket was received";
     if (it.ticket->inferred) {
       return absl::StrCat("its last ticket, of round ", it.ticket->round,
                           " of stream \"", it.ticket->stream,
-                          "\", arrived before the coordinator was restarted");
+                          "\", came before the coordinator was restarted");
     }
     return absl::StrCat("its last ticket was of step ", it.ticket->step,
                         " of stream \"", it.ticket->stream, "\", ",
                         Ago(it.ticket->at));
   }
 
-  // Returns whether any rank owes an exchange.
+  // Returns whether any rank has yet to take part in an exchange.
   bool Owed() const {
     if (live_.size() < input_.ranks.size()) return false;
     return std::any_of(live_.begin(), live_.end(), [this](int rank) {
@@ -123,14 +123,14 @@ class Search {
     });
   }
 
-  // No rank makes progress, although no ticket is missing: an exchange does
-  // not end, or all ranks hang outside of one.
+  // No rank moves, although no ticket is missing: an exchange does not end, or
+  // all ranks hang outside of one.
   bool NameIdle() {
     if (open_ != nullptr || live_.empty() || !Owed()) return false;
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) last = std::max(last, Rank(rank).progressed);
     const bool stalled = now_ - last >= input_.progress_timeout;
-    if (now_ - last < kWorthReporting && !stalled) return false;
+    if (now_ - last < kWorthSaying && !stalled) return false;
     const std::string headline = absl::StrCat(
         "no rank has made progress for ", Rounded(now_ - last),
         AllDecided() ? ", and all had agreed on their last exchange: it does "
@@ -138,13 +138,13 @@ class Search {
                      : "");
     findings_.push_back(headline);
     if (!NameBehind()) {
-      // After a stop they may well do nothing, if all got there.
+      // After a stop they may do nothing, if all are at the same place.
       if (input_.stopped) {
         findings_.pop_back();
         return false;
       }
       if (stalled) outliers_.insert(live_.begin(), live_.end());
-      findings_.push_back(absl::StrCat("all ranks are at the same point: ",
+      findings_.push_back(absl::StrCat("all ranks are at the same place: ",
                                        Rank(live_[0]).collective_sequence,
                                        " collectives started, bucket ",
                                        Rank(live_[0]).bucket));
@@ -193,26 +193,27 @@ class Search {
            NameGroups("bucket", "launched last", &RankActivity::bucket);
   }
 
-  // Leases handle silence; here it only explains the rest.
+  // Silence itself is a matter of leases; here it only explains the rest.
   void NameSilent() {
     Ranks silent;
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) {
-      if (now_ - Rank(rank).last_contact < kWorthReporting) continue;
+      if (now_ - Rank(rank).last_contact < kWorthSaying) continue;
       silent.push_back(rank);
       last = std::max(last, Rank(rank).last_contact);
     }
     if (silent.empty()) return;
-    findings_.push_back(absl::StrCat(
-        With(silent, "has sent nothing for ", "have sent nothing for "),
-        Rounded(now_ - last)));
+    findings_.push_back(absl::StrCat("nothing was received from ",
+                                     RankList(silent), " for ",
+                                     Rounded(now_ - last)));
   }
 
   std::string Calm() const {
-    if (input_.stopped) return "all ranks were asked to stop; no rank waits";
+    if (input_.stopped)
+      return "all ranks were asked to stop, and no rank waits";
     if (live_.empty()) return "all ranks have left";
-    if (!Owed()) return "no exchange is under way; no rank waits";
-    return "the job makes progress; no rank waits";
+    if (!Owed()) return "no exchange is under way, and no rank waits";
+    return "the job makes progress, and no rank waits";
   }
 
   absl::Status Error(const StallReport& report) const {
@@ -235,7 +236,7 @@ class Search {
         report.findings.begin(),
         report.findings.begin() + static_cast<std::ptrdiff_t>(count));
     return ScheduleMismatchError(
-        absl::StrCat("the job is stalled: ", absl::StrJoin(first, "; "),
+        absl::StrCat("the job has stalled: ", absl::StrJoin(first, "; "),
                      "; look at ", RankList(report.outliers)),
         mismatch);
   }

@@ -76,7 +76,7 @@ TEST(StallTest, WhoIsMissedIsOddBeforeTheTimeoutAlready) {
                   "the others have waited for 1.5s",
                   "rank 1: its last ticket was of step 7 of stream \"train\", "
                   "2s ago; 32 micro-batches begun, last progress 2s ago; it "
-                  "says: loads data"));
+                  "reports: loads data"));
 }
 
 TEST(StallTest, ShortWaitsAreNobodysFault) {
@@ -150,7 +150,7 @@ TEST(StallTest, WhereAllAreAtTheSamePlaceAllAreNamed) {
   const StallReport report = FindStall(kNow, Job(3, kTimeout));
   EXPECT_TRUE(report.stalled);
   EXPECT_THAT(report.outliers, ElementsAre(0, 1, 2));
-  EXPECT_THAT(report.findings, Contains(HasSubstr("at the same point")));
+  EXPECT_THAT(report.findings, Contains(HasSubstr("at the same place")));
 }
 
 TEST(StallTest, OneRankThatMovesIsProgress) {
@@ -205,7 +205,8 @@ TEST(StallTest, SilenceIsMentioned) {
   StallInput input = Job(3, absl::Milliseconds(10));
   input.ranks[1].last_contact = kNow - absl::Seconds(7);
   const StallReport report = FindStall(kNow, input);
-  EXPECT_THAT(report.findings, ElementsAre("rank 1 has sent nothing for 7s"));
+  EXPECT_THAT(report.findings,
+              ElementsAre("nothing was received from rank 1 for 7s"));
 }
 
 TEST(StallTest, AThousandMissingRanksMakeAShortReport) {

@@ -34,14 +34,14 @@ absl::Status StepAgent::Announce(const Ticket& ticket, absl::Time now) {
         "the generation ended with round ", round_ - 1, " of the stream '",
         options_.stream, "' (", regroup_, "), so step ", ticket.step,
         " is one of the next: leave this session, or join again "
-        "(Session::Rejoin), where a decision says regroup"));
+        "(Session::Rejoin) after a decision to regroup"));
   }
   const bool alone = options_.terms.enforcement == Enforcement::kOff;
   if (alone && !ticket.skip.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "step ", ticket.step, " of the stream '", options_.stream,
         "' shall be skipped (", ticket.skip,
-        "), which no other rank would hear of: the plan has enforcement=off"));
+        "), which no other rank would receive: the plan has enforcement=off"));
   }
   ticket_ = Repeated<Ticket>{ticket, now};
   Ticket& content = ticket_->content;
@@ -104,7 +104,7 @@ absl::Status StepAgent::Vote(const schedule::Vote& vote, absl::Time now) {
   voted_ = true;
   waiting_since_ = now;
   if (options_.terms.enforcement == Enforcement::kOff && !vote.commit) {
-    // As without any gate: whoever asks for it sees to it that all ranks do.
+    // As without any gate: the program must ask for it on all ranks.
     decision_->commit = false;
     decision_->reason = vote.reason;
     decision_->checkpoint.clear();

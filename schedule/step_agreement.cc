@@ -16,7 +16,8 @@ namespace {
 // How many different reasons one decision repeats.
 constexpr size_t kMaxReasons = 4;
 
-// What ranks ask for, as one text: "ranks 1, 2: loss is nan; rank 5: ...".
+// Returns what ranks ask for as one text: "ranks 1, 2: loss is nan; rank 5:
+// ...".
 class Requests {
  public:
   void Add(int rank, const std::string& reason) {
@@ -117,7 +118,7 @@ StepAgreement::Messages StepAgreement::OnTicket(int rank, const Ticket& ticket,
                           " although the generation ended with the step "
                           "before (",
                           regrouped_, ")"),
-             "a loop that does not heed a decision that says regroup");
+             "a loop that ignores a decision to regroup");
   } else if (ticket.round > round_) {
     FailRank(rank, absl::StrCat("has announced round ", ticket.round,
                                 " before round ", round_, " was decided"));
@@ -200,7 +201,7 @@ void StepAgreement::AnswerTicket(int rank, const Ticket& ticket, absl::Time now,
   }
 }
 
-// Older rounds are not answered: nobody waits for them, only the network has
+// Older rounds are not answered: no rank waits for them, the network has only
 // delivered their tickets late.
 void StepAgreement::AnswerDecided(int rank, int64_t round,
                                   Messages* messages) const {
@@ -316,7 +317,7 @@ void StepAgreement::Advance(absl::Time now, Messages* messages) {
   Decide(now, messages);
 }
 
-// Whether others wait for a rank that has left.
+// Returns whether others wait for a rank that has left.
 bool StepAgreement::LeaversMissing() const {
   if (!any_left_) return false;
   for (int rank : Missing()) {
@@ -359,7 +360,7 @@ bool StepAgreement::EndsWindow(const Ticket& ticket) const {
          ticket.micro + 1 >= ticket.window;
 }
 
-// Whether no rank has summed up anything: the round only closes the data.
+// Returns whether no rank has summed up anything: the round only ends the data.
 bool StepAgreement::WithoutData() const {
   return std::all_of(last_tickets_.begin(), last_tickets_.end(),
                      [](const std::optional<LastTicket>& last) {
@@ -399,7 +400,7 @@ Decision StepAgreement::MakeDecision(absl::Time now) const {
     decision.checkpoint = CheckpointText(decision);
     decision.plan = PlanAfter(decision);
   }
-  // As a rank that repeats it has it cut.
+  // Cut as a rank that repeats it has it.
   CutTexts(&decision);
   decision.decided = now;
   decision.tickets_took = now_.last_ticket - now_.first_ticket;

@@ -1,4 +1,4 @@
-// How a StepAgreement fails, and what it says then.
+// How a StepAgreement fails, and its messages.
 #include <map>
 #include <optional>
 #include <set>
@@ -50,7 +50,7 @@ std::string StepAgreement::MissingText(const std::vector<int>& missing,
                       " of the first to do so: ", LastTickets(missing));
 }
 
-// Where each of them was when it was last heard.
+// Returns where each of them was at its last ticket.
 std::string StepAgreement::LastTickets(const std::vector<int>& ranks) const {
   std::map<std::optional<int64_t>, std::vector<int>> ranks_at;
   for (int rank : ranks) {
@@ -67,12 +67,12 @@ std::string StepAgreement::LastTickets(const std::vector<int>& ranks) const {
         step.has_value()   ? absl::StrCat("the last ticket was of step ", *step)
         : options_.resumed ? "no ticket came since the coordinator was "
                              "restarted"
-                           : "no ticket ever came"));
+                           : "no ticket was received"));
   }
   return absl::StrJoin(parts, ", ");
 }
 
-// The tickets differ, or a rank is gone.
+// The tickets differ, or a rank has left.
 void StepAgreement::FailRound() {
   std::vector<RankTicket> tickets;
   for (int rank = 0; rank < options_.world_size; ++rank) {
@@ -81,7 +81,7 @@ void StepAgreement::FailRound() {
         {rank, &last_tickets_[static_cast<size_t>(rank)]->ticket});
   }
   TicketDiff diff = DiffTickets(Rules(), tickets);
-  // Nobody votes on what does not agree.
+  // No rank votes on tickets that differ.
   const bool votes = voting() && diff.lines.empty();
   std::vector<int> present;
   std::vector<int> gone;
@@ -110,7 +110,7 @@ void StepAgreement::AddLeavers(const std::vector<int>& gone,
   diff->lines.push_back(
       stopped_
           ? absl::StrCat(RankList(present),
-                         " went on although all were told to stop")
+                         " went on although the decision was to stop")
           : absl::StrCat(RankList(gone), " left the job (", LastTickets(gone),
                          ") while ", RankList(present), " went on"));
   const std::vector<int>& outliers = stopped_ ? present : gone;
@@ -119,7 +119,7 @@ void StepAgreement::AddLeavers(const std::vector<int>& gone,
   diff->outliers.assign(all.begin(), all.end());
   if (!diff->advice.empty()) return;
   diff->advice =
-      stopped_ ? "a loop that does not heed the decision to stop"
+      stopped_ ? "a loop that ignores the decision to stop"
                : "loops of different lengths; uneven_data=wait_for_all or "
                  "end_at_first lets ranks have different amounts of data";
 }

@@ -52,24 +52,24 @@ StepAgreement::Messages StepAgreement::OnPosition(int rank,
   Messages messages;
   if (!failure_.ok()) return messages;
   OnBack(rank, now);
-  Decision told = last;
-  CutTexts(&told);
-  const bool news = told.round >= round_;
-  const int64_t version = VersionOf(told.plan);
+  Decision reported = last;
+  CutTexts(&reported);
+  const bool news = reported.round >= round_;
+  const int64_t version = VersionOf(reported.plan);
   if (news && options_.plans_from_positions && version > 0 &&
       !KnownPlan(version)) {
-    options_.undelivered = told.plan;
+    options_.undelivered = reported.plan;
   }
   if (news ? !AwaitsPosition(rank) || (version > 0 && !KnownPlan(version))
-           : Contradicts(told)) {
-    FailRank(rank, absl::StrCat("has heard a decision on round ", last.round,
+           : Contradicts(reported)) {
+    FailRank(rank, absl::StrCat("has received a decision on round ", last.round,
                                 " that was not made"));
     return messages;
   }
   positioned_[static_cast<size_t>(rank)] = true;
   if (news) {
-    if (version > 0) told.plan = KnownPlan(version);
-    Learn(std::move(told));
+    if (version > 0) reported.plan = KnownPlan(version);
+    Learn(std::move(reported));
     Message message;
     message.kind = Message::Kind::kLearned;
     message.round = last.round;
@@ -88,14 +88,14 @@ std::optional<Plan> StepAgreement::KnownPlan(int64_t version) const {
   return std::nullopt;
 }
 
-bool StepAgreement::Contradicts(const Decision& told) const {
+bool StepAgreement::Contradicts(const Decision& reported) const {
   for (const Decided& decided : decided_) {
     const Decision& known = decided.decision;
-    if (known.round != told.round) continue;
-    return known.commit != told.commit || known.stop != told.stop ||
-           known.regroup != told.regroup ||
-           known.checkpoint != told.checkpoint ||
-           VersionOf(known.plan) != VersionOf(told.plan);
+    if (known.round != reported.round) continue;
+    return known.commit != reported.commit || known.stop != reported.stop ||
+           known.regroup != reported.regroup ||
+           known.checkpoint != reported.checkpoint ||
+           VersionOf(known.plan) != VersionOf(reported.plan);
   }
   return false;
 }
@@ -120,7 +120,7 @@ void StepAgreement::Learn(Decision decision) {
   decided_.push_back({std::move(decision), false});
 }
 
-// A rank that has heard the decision on a round had announced it.
+// A rank that has received the decision on a round had announced it.
 void StepAgreement::NoteReceived(int rank, int64_t round, absl::Time now) {
   std::optional<LastTicket>& last = last_tickets_[static_cast<size_t>(rank)];
   if (last.has_value() && last->ticket.round >= round) return;

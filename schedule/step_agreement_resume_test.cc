@@ -317,9 +317,10 @@ TEST_F(ResumedAgreementTest, ACheckpointThatOthersHaveNotHeardContradicts) {
   told.checkpoint = "an operator";
   Position(0, told);
   Position(1, Received(41));
-  EXPECT_THAT(agreement().failure(),
-              StatusIs(absl::StatusCode::kAborted,
-                       HasSubstr("rank 1 has heard a decision on round 41")));
+  EXPECT_THAT(
+      agreement().failure(),
+      StatusIs(absl::StatusCode::kAborted,
+               HasSubstr("rank 1 has received a decision on round 41")));
 }
 
 }  // namespace

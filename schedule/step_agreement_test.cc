@@ -532,7 +532,7 @@ TEST(StepAgreementTest, ASilentRankIsNamedAfterTheTimeout) {
   Ranks ranks(4);
   ranks.AnnounceAllBut({});
   ranks.Wait(absl::Hours(1));
-  EXPECT_THAT(ranks.Tick(), IsEmpty()) << "nobody waits";
+  EXPECT_THAT(ranks.Tick(), IsEmpty()) << "no rank waits";
   ranks.AnnounceAllBut({1, 3});
   EXPECT_EQ(ranks.agreement().deadline(), ranks.now() + kTimeout);
   ranks.Wait(kTimeout - absl::Milliseconds(1));
@@ -581,7 +581,7 @@ TEST(StepAgreementTest, ARankThatLeavesWhileOthersGoOnIsNamed) {
   Ranks ranks(3);
   ranks.AnnounceAllBut({});
   ranks.agreement().OnMemberLeft(1, ranks.now());
-  EXPECT_OK(ranks.agreement().failure()) << "nobody waits for it";
+  EXPECT_OK(ranks.agreement().failure()) << "no rank waits for it";
   ranks.Announce(0);
   EXPECT_OK(ranks.agreement().failure()) << "the last may leave as well";
   ranks.Announce(2);
@@ -602,7 +602,7 @@ TEST(StepAgreementTest, RanksThatLeaveOneAfterTheOtherAreAllNamed) {
   }
   ranks.agreement().OnMemberLeft(2, ranks.now());
   EXPECT_THAT(ranks.agreement().failure(),
-              ranks.FailsWith("ranks 1-3 left the job (no ticket ever came) "
+              ranks.FailsWith("ranks 1-3 left the job (no ticket was received) "
                               "while rank 0 went on"));
 }
 
@@ -632,8 +632,9 @@ TEST(StepAgreementTest, AfterAStopItIsThoseWhoGoOnThatAreOdd) {
   ranks.agreement().OnMemberLeft(0, ranks.now());
   ranks.agreement().OnMemberLeft(1, ranks.now());
   ranks.Announce(2);
-  EXPECT_THAT(ranks.agreement().failure(),
-              ranks.FailsWith("rank 2 went on although all were told to stop"));
+  EXPECT_THAT(
+      ranks.agreement().failure(),
+      ranks.FailsWith("rank 2 went on although the decision was to stop"));
   EXPECT_THAT(ranks.Outliers(), ElementsAre(2));
 }
 
@@ -797,11 +798,10 @@ TEST(StepAgreementTest, WhoGoesOnAfterARegroupIsNamed) {
   ASSERT_TRUE(ranks.agreement().regrouped());
   ranks.agreement().OnMemberLeft(0, ranks.now());
   ranks.Announce(1);
-  EXPECT_THAT(
-      ranks.agreement().failure(),
-      StatusIs(absl::StatusCode::kAborted,
-               AllOf(HasSubstr("rank 1"), HasSubstr("2 spares wait"),
-                     HasSubstr("does not heed a decision that says regroup"))));
+  EXPECT_THAT(ranks.agreement().failure(),
+              StatusIs(absl::StatusCode::kAborted,
+                       AllOf(HasSubstr("rank 1"), HasSubstr("2 spares wait"),
+                             HasSubstr("ignores a decision to regroup"))));
   EXPECT_THAT(ranks.Outliers(), ElementsAre(1));
 }
 

@@ -24,7 +24,8 @@ struct Case {
   int rank;
   const Ticket& ticket;
 
-  // What the plan lets this rank sum up in one exchange.
+  // Returns how many micro-batches the plan lets this rank sum up in one
+  // exchange.
   int Planned() const {
     if (rules.plan->terms.sync_each_batch) return 1;
     return rules.plan->WindowOf(rank, rules.world_size);
@@ -160,7 +161,7 @@ bool FitsWeight(const Case& item) {
   return item.ticket.micro_batches > 0 || weight == 0;
 }
 
-// Ranks by what they say.
+// The ranks of each value.
 struct Group {
   std::string value;
   std::vector<int> ranks;
@@ -174,7 +175,7 @@ std::vector<Group> GroupBy(const std::vector<Case>& cases,
   for (auto& [value, ranks] : ranks_of) {
     groups.push_back({value, std::move(ranks)});
   }
-  // The few that are outliers first.
+  // The outliers first, which are few.
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) {
                      return a.ranks.size() < b.ranks.size();
@@ -182,7 +183,7 @@ std::vector<Group> GroupBy(const std::vector<Case>& cases,
   return groups;
 }
 
-// Values are told apart by where they differ, not by how they begin.
+// Values are distinguished by where they differ, not by how they begin.
 size_t CommonPrefix(const std::vector<Group>& groups) {
   size_t common = groups[0].value.size();
   for (const Group& group : groups) {
@@ -282,10 +283,11 @@ class Differences {
     return outliers;
   }
 
-  // The majority's; else what is right by other knowledge, if somebody has it.
+  // The majority's; else those that are right by the plan or the next step, if
+  // there are any.
   std::optional<std::string> RightValue(
       const Field& field, const std::vector<Group>& groups) const {
-    // Of all ranks: a majority of those heard so far may be the outliers.
+    // Of all ranks: a majority of those received so far may be the outliers.
     if (groups.back().ranks.size() * 2 >
         static_cast<size_t>(rules_.world_size)) {
       return groups.back().value;
