@@ -11,7 +11,7 @@ using Json = nlohmann::json;
 
 std::optional<std::string> FromBase64Url(absl::string_view text) {
   std::string bytes;
-  // That it comes out the same again excludes all that Abseil is kind to.
+  // Encoding it again excludes what Abseil accepts beyond that.
   if (!absl::WebSafeBase64Unescape(text, &bytes) ||
       absl::WebSafeBase64Escape(bytes) != text) {
     return std::nullopt;
@@ -21,7 +21,7 @@ std::optional<std::string> FromBase64Url(absl::string_view text) {
 
 std::optional<Json> ParseJsonObject(absl::string_view text) {
   bool too_deep = false;
-  // What is too deep is not kept. The parser itself does not recurse.
+  // Drops what is too deep. The parser itself does not recurse.
   const auto keep = [&too_deep](int depth, Json::parse_event_t /*event*/,
                                 Json& /*parsed*/) {
     too_deep = too_deep || depth > kMostJsonDepth;

@@ -24,7 +24,7 @@ bool Is(const Json& key, const char* name, absl::string_view wanted) {
   return key.contains(name) && MayBe(key, name, wanted);
 }
 
-// Nothing: it is for something else, which is no error.
+// Returns nothing if the key is for something else, which is no error.
 std::optional<SignatureKind> KindOfKey(const Json& key) {
   if (!MayBe(key, "use", "sig")) return std::nullopt;
   if (Is(key, "kty", "RSA") && MayBe(key, "alg", "RS256")) {
@@ -54,7 +54,7 @@ absl::StatusOr<std::string> IdOf(const Json& key) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("'kid' is no text of 1 to ", KeySet::kMostIdBytes,
-                   " bytes: tokens say by it which key they were signed with"));
+                   " bytes: a token names by it the key that signed it"));
 }
 
 absl::StatusOr<PublicKey> KeyOf(const Json& key, SignatureKind kind) {
@@ -109,7 +109,7 @@ absl::StatusOr<KeySet> KeySet::Parse(absl::string_view text) {
   }
   if (set.keys_.empty()) {
     return absl::InvalidArgumentError(
-        "it has no key for RS256 or ES256, the signatures that count here");
+        "it has no key for RS256 or ES256, the signatures that are accepted");
   }
   return set;
 }

@@ -24,16 +24,17 @@ absl::Status SecurityOptions::ValidateTokens() const {
   }
   if (signed_ones && token_rules.issuer.empty()) {
     return Wrong(
-        "--token-keys without --token-issuer: say who signs the tokens; "
+        "--token-keys without --token-issuer: name the issuer of the tokens; "
         "`kubectl get --raw /.well-known/openid-configuration` shows it");
   }
   if (signed_ones && token_rules.audience.empty()) {
     return Wrong(
-        "--token-audience is empty: tokens for whatever audience would count");
+        "--token-audience is empty: tokens for any audience would be accepted");
   }
   if (signed_ones && tokens.empty()) {
     return Wrong(
-        "--token-keys without --tokens: give a file with the identities, in "
+        "--token-keys without --tokens: give a file with the job of each "
+        "subject, in "
         "lines such as 'job/NAME subject:SUBJECT'");
   }
   if (tokens.empty()) return absl::OkStatus();
@@ -52,13 +53,13 @@ absl::Status SecurityOptions::Validate(absl::Time now) const {
   COXSWAIN_RETURN_IF_ERROR(CheckTlsFiles(tls, now));
   if (tls.cert.empty() && !tls.ca.empty()) {
     return absl::InvalidArgumentError(
-        "--tls-ca without --tls-cert and --tls-key: certificates are shown on "
+        "--tls-ca without --tls-cert and --tls-key: certificates are sent on "
         "encrypted connections only");
   }
   if (encrypts() && !identifies()) {
     return absl::InvalidArgumentError(
-        "--tls-cert alone would encrypt what everyone may do: give --tls-ca, "
-        "which vouches for the certificates of jobs and operators, or "
+        "--tls-cert alone would encrypt, but let every caller do everything: "
+        "give --tls-ca, which signs the certificates of jobs and operators, or "
         "--tokens");
   }
   return ValidateTokens();

@@ -23,7 +23,7 @@ absl::StatusOr<Identity> ParseName(absl::string_view name) {
     return identity;
   }
   if (!absl::ConsumePrefix(&name, "job/") || !ValidateJobName(name).ok()) {
-    // Not what it begins with: that may be the token.
+    // Does not show what it begins with: that may be the token.
     return absl::InvalidArgumentError(
         "a line begins with operator or job/NAME");
   }
@@ -46,7 +46,7 @@ absl::Status TokenTable::Entries::AddSubject(absl::string_view subject,
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "this subject is there already: it has one name");
+      "this subject is listed already: it has one name");
 }
 
 absl::Status TokenTable::Entries::Add(absl::string_view word,
@@ -66,7 +66,7 @@ absl::Status TokenTable::Entries::Add(absl::string_view word,
   std::string digest = Sha256(word);
   for (const Entry& other : tokens) {
     if (other.digest == digest) {
-      return absl::InvalidArgumentError("this token is there already");
+      return absl::InvalidArgumentError("this token is listed already");
     }
   }
   tokens.push_back({std::move(digest), std::move(identity)});
@@ -125,7 +125,7 @@ void TokenTable::ReadAgainLocked() {
     LogInfo("tokens_read", {{"file", path_}, {"tokens", entries_.size()}});
   } else {
     LogError("tokens_not_read", {{"error", read.message()},
-                                 {"next", "the earlier ones count on"}});
+                                 {"next", "the earlier ones stay valid"}});
   }
 }
 

@@ -37,7 +37,7 @@ void TokenVerifier::ReadAgainLocked() {
             {{"file", file_.path()}, {"keys", keys_->size()}});
   } else {
     LogError("token_keys_not_read", {{"error", read.message()},
-                                     {"next", "the earlier ones count on"}});
+                                     {"next", "the earlier ones stay valid"}});
   }
 }
 

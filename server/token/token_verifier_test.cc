@@ -60,7 +60,7 @@ TEST_F(TokenVerifierTest, ATokenCountsUntilItRunsOut) {
   }
   EXPECT_OK(verifier->SubjectOf(token));
   clock_.Advance(kTokenLeeway);
-  EXPECT_THAT(verifier->SubjectOf(token), IsRefused("ran out"));
+  EXPECT_THAT(verifier->SubjectOf(token), IsRefused("expired"));
   EXPECT_OK(verifier->SubjectOf(Token(first_)));
 }
 

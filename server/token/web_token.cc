@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The year 9999: what is beyond is no date.
+// The year 9999: later ones are no dates.
 constexpr double kLastSecond = 253402300799;
 // Errors travel in headers.
 constexpr size_t kMostShownBytes = 200;
@@ -26,7 +26,7 @@ constexpr size_t kMostShownAudiences = 4;
 
 absl::Status Refused(absl::string_view what) {
   return absl::UnauthenticatedError(
-      absl::StrCat("the token does not count: ", what));
+      absl::StrCat("the token is not valid: ", what));
 }
 
 std::string Shown(absl::string_view text) {
@@ -49,7 +49,7 @@ struct Parts {
 absl::StatusOr<Parts> Split(absl::string_view token) {
   if (token.size() > kMostWebTokenBytes) {
     return Refused(absl::StrCat("it has ", token.size(), " bytes; at most ",
-                                kMostWebTokenBytes, " are looked at"));
+                                kMostWebTokenBytes, " are accepted"));
   }
   const std::vector<absl::string_view> parts = absl::StrSplit(token, '.');
   if (parts.size() != 3) {
@@ -74,7 +74,7 @@ absl::StatusOr<SignatureKind> KindOfHeader(const Json& header) {
   return Refused("it is signed neither by RS256 nor by ES256");
 }
 
-// The signature before anything else: no other word of it is believed.
+// The signature before anything else: without it nothing else is trusted.
 absl::Status CheckSignature(const Parts& parts, const KeySet& keys) {
   COXSWAIN_ASSIGN_OR_RETURN(const SignatureKind kind,
                             KindOfHeader(parts.header));
@@ -95,7 +95,7 @@ absl::Status CheckSignature(const Parts& parts, const KeySet& keys) {
   return absl::OkStatus();
 }
 
-// Nothing: it is absent, or no date.
+// Returns nothing if it is absent, or no date.
 std::optional<absl::Time> DateOf(const Json& claims, const char* name) {
   const auto found = claims.find(name);
   if (found == claims.end() || !found->is_number()) return std::nullopt;
@@ -106,13 +106,13 @@ std::optional<absl::Time> DateOf(const Json& claims, const char* name) {
 
 absl::StatusOr<absl::Time> CheckDates(const Json& claims, absl::Time now) {
   const auto expires = DateOf(claims, "exp");
-  if (!expires) return Refused("it does not say when it runs out ('exp')");
-  // Not what time it is: an error that is always another one is logged anew
-  // with each call.
+  if (!expires) return Refused("it has no time of expiry ('exp')");
+  // Does not show the present time: an error that changes with each call would
+  // be logged with each call.
   if (now >= *expires + kTokenLeeway) {
     return Refused(absl::StrCat(
-        "by the coordinator's clock it ran out at ", Shown(*expires),
-        ": put the present one into the file of --token-file, which is read "
+        "by the coordinator's clock it expired at ", Shown(*expires),
+        ": put the current one into the file of --token-file, which is read "
         "again for each call"));
   }
   if (!claims.contains("nbf")) return *expires;
@@ -120,8 +120,8 @@ absl::StatusOr<absl::Time> CheckDates(const Json& claims, absl::Time now) {
   if (!begins) return Refused("'nbf' is no date");
   if (now + kTokenLeeway < *begins) {
     return Refused(
-        absl::StrCat("by the coordinator's clock it counts only from ",
-                     Shown(*begins), " on: look at the clocks of both hosts"));
+        absl::StrCat("by the coordinator's clock it is valid only from ",
+                     Shown(*begins), " on: check the clocks of both hosts"));
   }
   return *expires;
 }
@@ -134,7 +134,7 @@ absl::Status CheckIssuer(const Json& claims, const TokenRules& rules) {
                               "; --token-issuer is ", Shown(rules.issuer)));
 }
 
-// One text, or a list of them; other values are left out.
+// One text, or a list of them; anything else matches nothing.
 std::vector<std::string> AudiencesOf(const Json& claims) {
   std::vector<std::string> audiences;
   const auto found = claims.find("aud");
@@ -154,11 +154,11 @@ absl::Status CheckAudience(const Json& claims, const TokenRules& rules) {
     audience = Shown(audience);
   }
   audiences.resize(std::min(audiences.size(), kMostShownAudiences));
-  return Refused(
-      absl::StrCat("it is for ",
-                   audiences.empty() ? "nobody" : absl::StrJoin(audiences, ","),
-                   " ('aud'), not for ", Shown(rules.audience),
-                   ": ask for a token with that audience (--token-audience)"));
+  return Refused(absl::StrCat(
+      "it is for ",
+      audiences.empty() ? "no audience" : absl::StrJoin(audiences, ","),
+      " ('aud'), not for ", Shown(rules.audience),
+      ": ask for a token with that audience (--token-audience)"));
 }
 
 absl::StatusOr<std::string> SubjectOf(const Json& claims) {
@@ -188,7 +188,7 @@ absl::StatusOr<TokenClaims> CheckWebToken(absl::string_view token,
   COXSWAIN_ASSIGN_OR_RETURN(const Parts parts, Split(token));
   COXSWAIN_RETURN_IF_ERROR(CheckSignature(parts, keys));
   const auto claims = ParseJsonObject(parts.payload);
-  if (!claims) return Refused("its claims are no JSON object");
+  if (!claims) return Refused("its payload is no JSON object");
   COXSWAIN_RETURN_IF_ERROR(CheckIssuer(*claims, rules));
   COXSWAIN_RETURN_IF_ERROR(CheckAudience(*claims, rules));
   TokenClaims good;

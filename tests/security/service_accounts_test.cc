@@ -170,7 +170,7 @@ TEST_F(ServiceAccountsTest, ATokenRunsOutAndItsSuccessorTakesItsPlace) {
   calendar_.Advance(absl::Minutes(50));
   const std::string second = TokenOf(kTrain);
   calendar_.Advance(absl::Minutes(11));
-  EXPECT_THAT(Ask(*stub), IsNobody("ran out"));
+  EXPECT_THAT(Ask(*stub), IsNobody("expired"));
   Show(second);
   EXPECT_OK(Ask(*stub));
   Show(issuer_.Sign(

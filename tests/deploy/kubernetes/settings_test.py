@@ -520,7 +520,7 @@ class SettingsTest(unittest.TestCase):
             self.mount("/var/run/coxswain/ca.crt", file.read())
         known = self.check_worker("", (container, template), ports)
         self.check_admitted(known)
-        self.check_refused(known, "the token does not count")
+        self.check_refused(known, "the token is not valid")
         self.check_proxy_takes_over_certificates(proxy, known)
         # haproxy's own, by which of its processes ends first.
         self.assertIn(proxy.stop(), (0, 128 + signal.SIGTERM), proxy.output)
