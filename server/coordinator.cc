@@ -25,15 +25,15 @@ namespace {
 // For a coordinator that is destroyed without Shutdown().
 constexpr absl::Duration kImpliedShutdown = absl::Seconds(1);
 
-// A file's owner is the only one in the folder beside it. Others may share
-// that of a state that can be lost: UNAVAILABLE then, since a client only has
-// to ask the other coordinator.
+// The owner of a file is the only user of the folder beside it. Others may
+// share the folder of a state that can be lost: UNAVAILABLE then, since a
+// client only has to ask the other coordinator.
 std::unique_ptr<FileSystem> FilesOf(const std::shared_ptr<OwnedState>& state) {
   return std::make_unique<FencedFileSystem>(PosixFileSystem(), [state] {
     if (!state->can_be_lost() || state->Held()) return absl::OkStatus();
     return absl::UnavailableError(
-        "this coordinator may not change the checkpoints any more: it leads no "
-        "more; ask the one that leads");
+        "this coordinator may not change the checkpoints any more: it does "
+        "not lead; ask the one that leads");
   });
 }
 
@@ -55,14 +55,14 @@ absl::Status CoordinatorOptions::Validate() const {
   if (state_dir.empty()) {
     return absl::InvalidArgumentError("state_dir must name a folder");
   }
-  // A lease must see several ticks, or each would look like a stand-still.
+  // Several ticks must fit into a lease, or each would look like a pause of
+  // this process.
   if (tick_interval <= absl::ZeroDuration() ||
       tick_interval > membership.lease / 4) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the lease (", absl::FormatDuration(membership.lease),
-        ") must be at least four times tick_interval, at which it is looked "
-        "at (",
-        absl::FormatDuration(tick_interval), ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the lease (", absl::FormatDuration(membership.lease),
+                     ") must be at least four times tick_interval (",
+                     absl::FormatDuration(tick_interval), ")"));
   }
   COXSWAIN_RETURN_IF_ERROR(security.Validate(clock->WallTime()));
   COXSWAIN_RETURN_IF_ERROR(membership.Validate());
@@ -71,7 +71,7 @@ absl::Status CoordinatorOptions::Validate() const {
   return checkpoint_retention.Validate();
 }
 
-// In order of construction: what is below stands on what is above.
+// In order of construction: what is below uses what is above.
 struct Coordinator::Parts {
   explicit Parts(const CoordinatorOptions& options);
   ~Parts();
@@ -106,8 +106,8 @@ Coordinator::Parts::Parts(const CoordinatorOptions& options_in)
       std::make_unique<JournalSink>(components.journal.get(), options.clock);
 }
 
-// What is still to be written is written, and called back about, while all that
-// is called is there.
+// Writes what is queued, and runs its callbacks, while everything that they
+// call exists.
 Coordinator::Parts::~Parts() {
   if (writer != nullptr) WaitUntilWritten(writer.get());
 }
@@ -170,7 +170,7 @@ absl::Status Coordinator::Parts::Listen() {
   COXSWAIN_ASSIGN_OR_RETURN(const ListenAddress address,
                             ParseListenAddress(options.listen));
   GrpcServer::MayAnswer may_answer;
-  // A file cannot be lost: nothing to ask before each answer.
+  // A file cannot be lost: nothing to check before each answer.
   if (state->can_be_lost()) {
     may_answer = [state = state] { return state->Held(); };
   }

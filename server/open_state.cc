@@ -19,8 +19,7 @@ namespace {
 
 constexpr char kDefaultPrefix[] = "coxswain";
 constexpr int kMaxPort = 65535;
-// Less than etcd grants has no effect; more would be a long time without a
-// coordinator.
+// etcd grants no less; more would be a long time without a coordinator.
 constexpr absl::Duration kLeastLease = absl::Seconds(1);
 constexpr absl::Duration kMostLease = absl::Hours(1);
 

@@ -22,7 +22,7 @@ namespace {
 // Far above what the limits on shards and metadata allow to be written.
 constexpr int64_t kMaxManifestBytes = int64_t{64} << 20;
 
-// How versions before the folders of terms called what is not complete.
+// The names of incomplete checkpoints in versions before the folders of terms.
 constexpr absl::string_view kStagingSuffix = ".staging";
 
 void RemoveLeftover(FileSystem* file_system, const std::string& path) {
@@ -74,8 +74,8 @@ absl::StatusOr<CheckpointRecord> ReadManifest(const FileSystem& file_system,
   return DecodeManifest(bytes);
 }
 
-// A folder copied or renamed by hand is not served under a wrong name, and
-// file names are not taken from a manifest into the world outside its folder.
+// A folder copied or renamed by hand is not served under a wrong name, and no
+// file name of a manifest leads out of its folder.
 absl::Status CheckManifestOf(const CheckpointRecord& record,
                              absl::string_view job, absl::string_view id) {
   if (record.job != job || record.id != id) {

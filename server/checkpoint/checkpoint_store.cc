@@ -141,12 +141,12 @@ absl::StatusOr<std::string> CheckpointStore::FindToJoinLocked(
     if (record.shard_count != shards) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the open checkpoint of step ", step, " has ", record.shard_count,
-          " shards, not ", shards, "; all ranks must say the same"));
+          " shards, not ", shards, "; all ranks must give the same"));
     }
     if (record.metadata != metadata) {
       return absl::FailedPreconditionError(
           absl::StrCat("the open checkpoint of step ", step,
-                       " has other metadata; all ranks must say the same"));
+                       " has other metadata; all ranks must give the same"));
     }
     return id;
   }
@@ -162,7 +162,7 @@ bool CheckpointStore::PlacesAreFullLocked(absl::string_view job) const {
 
 bool CheckpointStore::CatalogueIsFullLocked(absl::string_view job,
                                             int64_t step) const {
-  // One that takes another's place needs no room of its own.
+  // One that takes another's place does not count.
   for (const CheckpointRecord& record : catalogue_.OfStep(job, step)) {
     if (record.generation != Generation(0)) return false;
   }
@@ -286,8 +286,8 @@ absl::StatusOr<std::unique_ptr<ShardUpload>> CheckpointStore::StartUpload(
     ++open_uploads_;
     ShardRecord expected;
     expected.shard = shard;
-    // A file of its own for each upload, so that an earlier complete one
-    // stands until this one is complete.
+    // Each upload has a file of its own, so that an earlier complete one stays
+    // until this one is complete.
     expected.file = absl::StrFormat("shard-%05d.%d", shard, next_file_++);
     expected.bytes = bytes;
     expected.crc32c = crc32c;
@@ -371,8 +371,8 @@ absl::Status CheckpointStore::MoveShards(const CheckpointRecord& record) {
   return absl::OkStatus();
 }
 
-// The order is the whole point: the shards' data is synced already; then the
-// manifest, the names in the folder, the new name of the folder.
+// The order matters: the shards' data is synced already; then the manifest, the
+// names in the folder, the new name of the folder.
 absl::Status CheckpointStore::WriteManifestAndRename(
     const CheckpointRecord& record) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::string manifest, EncodeManifest(record));
@@ -577,7 +577,7 @@ absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
     }
     return absl::DataLossError(absl::StrCat(
         "shard ", shard, " of checkpoint ", id,
-        " is gone from the coordinator's disk; use an older checkpoint"));
+        " is missing on the coordinator's disk; use an older checkpoint"));
   }
   COXSWAIN_RETURN_IF_ERROR(size.status());
   return absl::DataLossError(absl::StrCat(

@@ -26,8 +26,8 @@ void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
   DeleteAll(std::move(superseded), "checkpoint_superseded", by.id);
 }
 
-// Saves that fail may leave theirs open: whoever began it is gone, or could not
-// delete it. Not one that is being committed.
+// Saves that fail may leave theirs open: the ranks that began it were lost, or
+// could not delete it. Not one that is being committed.
 void CheckpointStore::DiscardForgotten(const Fence& fence, int64_t step) {
   CheckpointRecord forgotten;
   {
@@ -50,15 +50,16 @@ void CheckpointStore::DiscardForgotten(const Fence& fence, int64_t step) {
     forgotten = std::move(lowest->second.record);
     open_.erase(lowest);
   }
-  LogWarning("open_checkpoint_discarded",
-             {{"job", forgotten.job},
-              {"checkpoint", forgotten.id},
-              {"reason", absl::StrCat("step ", step, " needs its place")}});
+  LogWarning(
+      "open_checkpoint_discarded",
+      {{"job", forgotten.job},
+       {"checkpoint", forgotten.id},
+       {"reason", absl::StrCat("it was replaced by that of step ", step)}});
   RemoveFolders(forgotten);
 }
 
-// Otherwise a job that has as many as it may would never come to a commit, and
-// so never to its rules.
+// Otherwise a job at its limit would never reach a commit, which applies its
+// rules.
 void CheckpointStore::DeleteForRoom(absl::string_view job, int64_t step) {
   {
     MutexLock lock(&mutex_);

@@ -22,9 +22,9 @@ constexpr absl::string_view kGoneSuffix = ".gone";
 // A change that was under way when the term ended may come in between.
 constexpr int kRemoveTries = 10;
 
-// What has found its way into the folder before it got its new name, in the
-// kernel or on a file server, looks for an entry only when it comes: it finds
-// none of these either, and once the folder is gone no target.
+// A change that has found the folder under its old name, in the kernel or on a
+// file server, looks its entry up only when it runs: it finds none of these
+// either, and once the folder is removed no target.
 absl::Status RemoveEnded(FileSystem* file_system, const std::string& path) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                             file_system->List(path));

@@ -19,7 +19,7 @@ namespace {
 // The first line is "coxswain-checkpoint <version> <crc32c of the rest>".
 constexpr absl::string_view kMagic = "coxswain-checkpoint";
 constexpr int kVersion = 1;
-// No coordinator comes so far, and the next ones can still be counted.
+// No coordinator gets that far, and the next generations can still be counted.
 constexpr int64_t kMaxGeneration = int64_t{1} << 53;
 
 using Json = nlohmann::json;
@@ -47,7 +47,7 @@ Json ToJson(const CheckpointRecord& record) {
           {"shards", std::move(shards)}};
 }
 
-// Whoever wrote the file may have written any number, or none.
+// The file may contain any number, or none.
 absl::Status ReadNumber(const Json& json, const char* name, int64_t most,
                         int64_t* value) {
   const Json& number = json.at(name);

@@ -11,7 +11,7 @@
 namespace coxswain::server {
 namespace {
 
-// What a map's node and a few strings cost beside their letters.
+// The memory of a map's node and a few strings beside their letters.
 constexpr size_t kOverhead = 256;
 constexpr size_t kFieldOverhead = 64;
 
@@ -53,7 +53,7 @@ bool TakeNumber(const LogField& field, Number* number) {
   return true;
 }
 
-// Whether the field has a place of its own in an event, and is a fit value.
+// Returns whether the field is a member of JournalEvent and its value is valid.
 bool TakeField(const LogField& field, JournalEvent* event) {
   if (field.key == "job") {
     event->job = field.value;

@@ -68,7 +68,7 @@ bool CollectiveGroup::Leave(int rank) {
       }
     }
     empty = present_ == 0;
-    // What ranks that have yet to come could ask for is not kept for them.
+    // Nothing is kept for ranks that have yet to join.
     if (empty) DropTensorsLocked();
   }
   WakeAll(touched);
@@ -342,7 +342,7 @@ bool CollectiveGroup::Advance(const Aggregate& aggregate, Pull* pull) {
 
 void CollectiveGroup::DeliverLocked(const TensorPtr& tensor, Touched* touched) {
   if (tensor->aggregate == nullptr) return;
-  // Ranks that declare it otherwise are found once they come: whoever were
+  // Ranks that declare it otherwise are found once they come: ranks that were
   // answered before, such as the root of a broadcast, would not learn of it.
   if (AwaitsRanksLocked(*tensor)) return;
   std::vector<std::pair<int, uint64_t>> answered;

@@ -47,7 +47,7 @@ absl::Status CollectiveOperation::Check(int group_size,
   }
   const TensorSpec spec = SpecFor(group_size);
   COXSWAIN_RETURN_IF_ERROR(spec.Check(limits));
-  // One of each part is all that any collective wants, and each costs memory
+  // One of each part is all that any collective needs, and each costs memory
   // until it is sent.
   if (range.count > group_size) {
     return absl::InvalidArgumentError(

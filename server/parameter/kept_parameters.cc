@@ -21,7 +21,7 @@ std::string Describe(absl::string_view name, int64_t version) {
   return absl::StrCat("parameter '", name, "' version ", version);
 }
 
-// All of a few, and how many there are beside the first ones of many.
+// Names all of a few, and of many the first ones and how many more there are.
 std::string ListOf(const std::vector<int>& parts) {
   constexpr size_t kMost = 16;
   const size_t named = std::min(parts.size(), kMost);
@@ -161,7 +161,7 @@ absl::StatusOr<std::shared_ptr<Aggregate>> KeptParameters::StartPart(
   if (!forming.pushing.insert(part).second) {
     return absl::FailedPreconditionError(
         absl::StrCat("part ", part, " of ", Describe(name, version),
-                     " is being pushed by somebody else"));
+                     " is being pushed by another caller"));
   }
   return forming.tensor;
 }
@@ -247,7 +247,7 @@ void KeptParameters::DiscardLocked(const std::string& name, int64_t version,
         return waiting.name == name && waiting.version == version;
       },
       absl::AbortedError(absl::StrCat("the push of ", Describe(name, version),
-                                      " broke off: push it again")),
+                                      " was interrupted: push it again")),
       calls);
 }
 

@@ -122,8 +122,8 @@ void ParameterStore::LeaveGroup(const Participant& participant) {
   const auto job = jobs_.find(participant.job_);
   if (job == jobs_.end() || job->second.generation != participant.generation_)
     return;
-  // Those who come later find a rank that has left, and not a new group, as
-  // long as some have yet to come.
+  // As long as some ranks have yet to join, those that join later find a rank
+  // that has left, and not a new group.
   auto& groups = job->second.groups;
   const auto it = groups.find(participant.name_);
   if (it != groups.end() && it->second == participant.group_ &&

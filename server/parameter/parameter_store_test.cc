@@ -357,7 +357,7 @@ TEST_F(ParameterStoreTest, APushThatBreaksOffLeavesNothing) {
                          parameters_->StartPush(fence_, "w", 3, 0, spec));
     EXPECT_THAT(parameters_->StartPush(fence_, "w", 3, 0, spec),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("somebody else")));
+                         HasSubstr("another caller")));
     EXPECT_THAT(push->Append(0, "abcd", Crc32c("abcd")),
                 StatusIs(absl::StatusCode::kDataLoss, _));
     EXPECT_THAT(push->Finish(), StatusIs(absl::StatusCode::kDataLoss, _));

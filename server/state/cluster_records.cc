@@ -30,7 +30,7 @@ constexpr char kPlanVersionKey[] = "next_plan_version";
 // The tables of plans whose records have such numbers, as those of jobs have.
 constexpr char kPlanTables[] = "plan.";
 constexpr const char* kVersionTables[] = {"plan.current", "plan.next"};
-// What has no checksum of its own is not believed past it.
+// A number without a checksum of its own is not trusted beyond it.
 constexpr int64_t kMaxBelieved = kMaxNumber / 2;
 // More than were given out since anything that is still readable was written.
 constexpr int64_t kRepairMargin = int64_t{1} << 32;
@@ -52,14 +52,14 @@ absl::Status Unreadable(absl::string_view key, absl::string_view why) {
       "end, and keeps plans and the other records (docs/durability.md)"));
 }
 
-// A record as it is stored; missing is no error.
+// Returns a record as it is stored; a missing one is no error.
 struct Raw {
   bool present = false;
   bool sealed = false;
   std::string text;
 };
 
-// The text before a checksum, if a value ends with the right one.
+// Returns the text before a checksum, if a value ends with the right one.
 std::optional<std::string> Unseal(absl::string_view key,
                                   absl::string_view value) {
   const size_t space = value.rfind(' ');
@@ -116,7 +116,7 @@ absl::StatusOr<int64_t> ReadSealedNumber(const StateStore& store,
   return Number(key, raw);
 }
 
-// 0 if there is none; refuses those that this coordinator does not know.
+// Returns 0 if there is none; fails if this coordinator does not know it.
 absl::StatusOr<int64_t> ReadSchema(const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const Raw raw, ReadRaw(store, kSchemaKey));
   if (!raw.present) return 0;
@@ -137,7 +137,7 @@ absl::StatusOr<bool> HasJobs(const StateStore& store) {
   });
 }
 
-// Of a coordinator from before there was a schema.
+// Written by a coordinator without schemas.
 absl::StatusOr<ClusterRecords> ReadWithoutSchema(const StateStore& store) {
   std::map<std::string, Raw> raws;
   for (const char* key : {kIdKey, kTermKey, kGenerationKey}) {
@@ -169,7 +169,7 @@ absl::StatusOr<ClusterRecords> ReadWithoutSchema(const StateStore& store) {
   return records;
 }
 
-// The highest generation in the name of a table, or that a job has.
+// Returns the highest generation in the name of a table, or of a job.
 absl::StatusOr<int64_t> HighestGeneration(const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto tables, store.Tables(""));
   int64_t highest = 0;

@@ -29,9 +29,9 @@ constexpr char kRanksLetter = 'g';
 constexpr char kMeshLetter = 'm';
 constexpr char kPositionBegin[] = "round ";
 
-// What schema 1 made of numbers and texts that follow each other: a number has
-// 8 bytes, the highest first, and a text stands behind its length. What is not
-// there reads as 0 or empty, and complete() is false ever after.
+// Reads the numbers and texts of schema 1, which follow each other: a number
+// has 8 bytes, the highest first, and a text follows its length. Returns 0 or
+// an empty text beyond the end, after which complete() is false.
 class NumbersAndTexts {
  public:
   explicit NumbersAndTexts(absl::string_view bytes) : rest_(bytes) {}
@@ -152,7 +152,7 @@ Form ConvertGroup(Record* record) {
 
 using Lines = std::map<std::string, std::string>;
 
-// Lines of a name, a space and a value; false: there is one without an end.
+// Reads lines of a name, a space and a value. Returns false if one has no end.
 bool SplitLines(absl::string_view text, Lines* lines) {
   while (!text.empty()) {
     const size_t space = text.find(' ');
@@ -236,7 +236,8 @@ constexpr TableForm kTableForms[] = {{"store/", ConvertStore},
                                      {"schedule/", ConvertPosition},
                                      {kQuarantineNotes, ConvertNote}};
 
-// Whose the tables of a generation are, as far as records of jobs can be read.
+// Returns the job of each generation's tables, as far as records of jobs can be
+// read.
 absl::StatusOr<std::map<int64_t, std::string>> JobsByGeneration(
     const StateStore& store) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto records, store.List(kJobTable));

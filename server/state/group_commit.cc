@@ -62,7 +62,7 @@ class Caller {
 
 }  // namespace
 
-// What waits to be committed, and the thread that does it.
+// The batches that wait to be committed, and the thread that commits them.
 class GroupCommit::Queue {
  public:
   struct Entry {
@@ -86,7 +86,7 @@ class GroupCommit::Queue {
   }
 
   void Add(Entry entry) {
-    // The same whatever the store could take: it may be another one tomorrow.
+    // The same for each store, because the state may be moved to another one.
     entry.valid = StateStore::CheckBatch(entry.batch, StateStore::Limits());
     if (!entry.valid.ok()) entry.batch = StateBatch();
     entry.bytes = entry.batch.ByteSize();
@@ -106,7 +106,8 @@ class GroupCommit::Queue {
     }
   }
 
-  // As many as one transaction may hold, but one at least; none: closed.
+  // Returns as many as one transaction may hold, but one at least; none once
+  // closed.
   std::vector<Entry> Take() {
     MutexLock lock(&mutex_);
     work_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -107,7 +107,7 @@ absl::Status QuarantineDamaged(const std::vector<std::string>& together,
   for (StateStore::Damaged& one : damaged) {
     if (one.table == kClusterTable) continue;
     if (IsQuarantineTable(one.table)) {
-      // There is nowhere else to put it: it gets a checksum again.
+      // It stays where it is, and gets a checksum again.
       COXSWAIN_RETURN_IF_ERROR(store->Put(one.table, one.key, one.value));
       continue;
     }

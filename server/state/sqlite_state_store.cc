@@ -89,8 +89,8 @@ absl::Status CheckSize(const std::string& path, absl::string_view header) {
   return SqliteDamaged("it does not end with a whole page", path);
 }
 
-// What the first bytes tell: SQLite itself would repair a file of another
-// program, or throw a log away, before we could ask it whose they are.
+// Checks the first bytes: SQLite itself would repair a file of another program,
+// or delete a log, before it could be asked whose they are.
 absl::Status CheckHeader(const std::string& path) {
   std::string header(kHeaderBytes, '\0');
   std::ifstream file(path, std::ios::binary);
@@ -161,8 +161,8 @@ absl::Status CheckOrder(sqlite3* db, const std::string& path) {
   }
 }
 
-// Refuses a file that must not be written, before anything is written. 0: it
-// is new.
+// Returns the format of the file; 0: it is new. Refuses a file that must not be
+// written, before anything is written.
 absl::StatusOr<int> Inspect(sqlite3* db, const std::string& path) {
   COXSWAIN_ASSIGN_OR_RETURN(const int version,
                             ReadInt(db, path, "PRAGMA user_version"));
@@ -339,8 +339,7 @@ absl::Status SqliteStateStore::Apply(const StateBatch& batch) {
   COXSWAIN_RETURN_IF_ERROR(ExecuteSql(db_, path_, "BEGIN IMMEDIATE"));
   absl::Status status = ApplyLocked(batch);
   if (status.ok()) status = ExecuteSql(db_, path_, "COMMIT");
-  // SQLite itself may have rolled back already; then this is an error that
-  // says nothing new.
+  // SQLite itself may have rolled back already; then this error means nothing.
   if (!status.ok()) ExecuteSql(db_, path_, "ROLLBACK").IgnoreError();
   return status;
 }

@@ -100,7 +100,8 @@ absl::Status FaultFileSystem::Rename(const std::string& from,
   return base_->Rename(from, to);
 }
 
-// Name by name, as a real one: crashes and others see it half done.
+// Name by name, as a real one: a crash, or another process, may find it half
+// done.
 absl::Status FaultFileSystem::RemoveTree(const std::string& path) {
   const auto names = base_->List(path);
   if (names.ok()) {

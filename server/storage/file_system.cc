@@ -22,8 +22,8 @@ absl::Status MakeFolders(FileSystem* files, const std::string& path) {
     if (folder.empty() || folder.back() == '/') continue;
     COXSWAIN_RETURN_IF_ERROR(files->MakeFolder(folder));
     const absl::Status synced = files->SyncFolder(ParentOf(folder));
-    // One that may not be read cannot be synced; its owner has made what it
-    // leads to. Some file systems (autofs, procfs, squashfs) have no sync for
+    // A folder that may not be read cannot be synced; its owner has made what
+    // is in it. Some file systems (autofs, procfs, squashfs) have no sync for
     // folders.
     if (!absl::IsPermissionDenied(synced) && !absl::IsInvalidArgument(synced)) {
       COXSWAIN_RETURN_IF_ERROR(synced);

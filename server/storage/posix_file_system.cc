@@ -49,7 +49,7 @@ absl::StatusCode CodeOf(int error) {
   }
 }
 
-// The one door from errno to absl::Status. Reads errno first.
+// Returns the error of errno, which it reads first: the only such function.
 absl::Status ErrnoStatus(absl::string_view operation, const std::string& path) {
   const int error = errno;
   return absl::Status(CodeOf(error),
@@ -123,8 +123,8 @@ class PosixWritableFile : public WritableFile {
   absl::Status Close() override { return file_.Close(); }
 
  private:
-  // Takes what was written, and empty pieces, off the front. False: nothing is
-  // left.
+  // Removes what was written, and empty pieces, from the front. Returns false
+  // if nothing is left.
   static bool DropWritten(size_t written, std::vector<iovec>* pieces,
                           size_t* first) {
     for (; *first < pieces->size(); ++*first) {

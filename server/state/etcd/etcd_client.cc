@@ -66,8 +66,8 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& endpoint) {
   // A proxy of the environment is for the web, not for the cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // A lease is waiting: an etcd that was restarted is to be found again at
-  // once, and only we know what may be repeated.
+  // A lease does not wait: an etcd that was restarted must be found again at
+  // once, and only the caller knows what may be repeated.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
@@ -77,7 +77,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& endpoint) {
                                    arguments);
 }
 
-// Asks once, as if it were a call with one answer.
+// Sends one request, as if it were a call with one answer.
 grpc::Status KeepAliveOnce(etcdserverpb::Lease::Stub* lease,
                            grpc::ClientContext* context, int64_t id,
                            etcdserverpb::LeaseKeepAliveResponse* response) {
@@ -88,9 +88,10 @@ grpc::Status KeepAliveOnce(etcdserverpb::Lease::Stub* lease,
   if (answered) context->TryCancel();  // Its end says nothing.
   const grpc::Status status = stream->Finish();
   if (answered) return grpc::Status::OK;
-  return !status.ok() ? status
-                      : grpc::Status(grpc::StatusCode::UNAVAILABLE,
-                                     "it has hung up without an answer");
+  return !status.ok()
+             ? status
+             : grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                            "it has closed the connection without an answer");
 }
 
 }  // namespace
@@ -124,8 +125,8 @@ absl::Status EtcdClient::CallOne(const char* what, absl::Duration timeout,
   Member& member = *members_[turn % members_.size()];
   grpc::ClientContext context;
   context.set_deadline(After(timeout));
-  // A call that fails at once would leave nobody to look after the connection
-  // that is being made: without a thread in a call, gRPC does nothing.
+  // After a call that fails at once no thread would drive the connection that
+  // is being made: without a thread in a call, gRPC does nothing.
   const bool connected = member.channel->WaitForConnected(
       After(std::min(timeout, kConnectTimeout)));
   const absl::Status status = FromEtcdStatus(

@@ -13,7 +13,7 @@ namespace {
 constexpr char kFormat[] = "1";
 // After a failed renewal: there is not much time.
 constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
-// For saying good-bye; without it the lease ends by itself.
+// For the release of the lease, which otherwise ends by itself.
 constexpr absl::Duration kRevokeTimeout = absl::Seconds(1);
 
 void AddRead(const std::string& key, etcdserverpb::TxnRequest* request) {
@@ -28,7 +28,7 @@ void AddUnchanged(const std::string& key, int64_t revision,
   compare->set_mod_revision(revision);
 }
 
-// The value of a key that was read as the `index`-th of a transaction.
+// Returns the value of a key that was read as the `index`-th of a transaction.
 const etcdserverpb::KeyValue* FoundAt(const etcdserverpb::TxnResponse& response,
                                       int index) {
   if (index >= response.responses_size()) return nullptr;
@@ -126,7 +126,7 @@ absl::Status EtcdLeadership::Grant() {
   return absl::OkStatus();
 }
 
-// Only if nobody leads, and nobody has led since the look.
+// Only if no coordinator leads, and none has led since the read.
 absl::StatusOr<bool> EtcdLeadership::CreateKey(const View& view) {
   etcdserverpb::TxnRequest request;
   AddUnchanged(keys_.Leader(), 0, &request);
@@ -147,7 +147,7 @@ absl::StatusOr<bool> EtcdLeadership::CreateKey(const View& view) {
 }
 
 EtcdLeadership::~EtcdLeadership() {
-  stop_.Raise(absl::CancelledError("the lead is given up"));
+  stop_.Raise(absl::CancelledError("the lead is released"));
   if (!thread_.joinable()) return;
   thread_.join();
   if (Held()) Revoke();
@@ -173,7 +173,7 @@ absl::Duration EtcdLeadership::Left() {
 
 void EtcdLeadership::Lose(absl::string_view why) {
   lost_.Raise(absl::AbortedError(
-      absl::StrCat("this coordinator leads no more: ", why)));
+      absl::StrCat("this coordinator does not lead any more: ", why)));
 }
 
 void EtcdLeadership::KeepAlive() {

@@ -76,11 +76,11 @@ std::vector<RequestOp> Nested(std::vector<RequestOp> operations) {
   return levels;
 }
 
-// What etcd is to do so that all changes of the batch have happened in their
-// order. etcd changes no key twice in one transaction, not even by deleting a
-// range in which it also puts a key: what counts is the last change of each
-// key, and ranges are deleted around the keys that are put. More than a level
-// of a transaction may hold goes into transactions within it.
+// Builds the transaction that makes all changes of the batch in their order.
+// etcd changes no key twice in one transaction, not even by deleting a range in
+// which it also puts a key: what counts is the last change of each key, and
+// ranges are deleted around the keys that are put. More than a level of a
+// transaction may hold goes into transactions within it.
 std::vector<RequestOp> OperationsOf(const StateBatch& batch,
                                     const EtcdKeys& keys) {
   const Changes changes = ChangesOf(batch, keys);
@@ -113,7 +113,7 @@ etcdserverpb::RangeRequest Request(const EtcdKeys::Range& range,
   return request;
 }
 
-// The key that a transaction has read as its `index`-th answer.
+// Returns the key that a transaction has read as its `index`-th answer.
 const etcdserverpb::KeyValue& ReadOf(const etcdserverpb::TxnResponse& response,
                                      int index) {
   static const auto* const missing = new etcdserverpb::KeyValue;
@@ -148,7 +148,8 @@ absl::StatusOr<etcdserverpb::RangeResponse> EtcdStateStore::Read(
     const etcdserverpb::RangeRequest& request) const {
   while (true) {
     auto response = client_->Range(request, options_.call_timeout);
-    // A page of a moment that was compacted meanwhile; a new List would do.
+    // The revision of this page was compacted meanwhile; a new List may
+    // succeed.
     if (absl::IsOutOfRange(response.status())) {
       return absl::UnavailableError(response.status().message());
     }
@@ -182,7 +183,7 @@ absl::StatusOr<std::vector<StateStore::Record>> EtcdStateStore::List(
       records.emplace_back(std::move(name.second), record.value());
     }
     if (!response.more() || response.kvs_size() == 0) return records;
-    // The rest as it was then: all pages show one moment.
+    // The rest at the same revision, so that all pages are of one moment.
     request.set_key(response.kvs(response.kvs_size() - 1).key() + '\0');
     if (request.revision() == 0) {
       request.set_revision(response.header().revision());
@@ -277,7 +278,7 @@ absl::Status EtcdStateStore::Outcome(const etcdserverpb::TxnResponse& response,
     return absl::OkStatus();
   }
   if (leader.create_revision() == leadership_->create_revision()) {
-    leadership_->Lose("its state in etcd was changed by somebody else");
+    leadership_->Lose("another client of etcd has changed its state");
   } else {
     leadership_->Lose(leader.key().empty()
                           ? "its lease in etcd has ended"
@@ -290,7 +291,7 @@ absl::Status EtcdStateStore::OutcomeOfRefused(const absl::Status& refusal,
                                               const std::string& mark,
                                               bool maybe_under_way) {
   const absl::Status refused = absl::UnavailableError(refusal.message());
-  // etcd also says that it is full of a change that has just filled it.
+  // etcd also reports that it is full for a change that has just filled it.
   etcdserverpb::TxnRequest request;
   request.add_success()->mutable_request_range()->set_key(keys_.Commit());
   while (leadership_->Held()) {

@@ -185,7 +185,8 @@ TEST(EtcdStateStoreTest, ALeaderThatIsCutOffStopsBeforeTheNextOneLeads) {
       "takeover_ms",
       static_cast<int>(absl::ToInt64Milliseconds(second.since() - cut)));
   EXPECT_THAT(first->Put("table", "key", "late"),
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("leads no more")));
+              StatusIs(absl::StatusCode::kAborted,
+                       HasSubstr("does not lead any more")));
 }
 
 TEST(EtcdStateStoreTest, ALeaderWithoutItsLeaseChangesNothing) {
