@@ -1,8 +1,9 @@
-"""Coxswain for Python: ranks that agree on each step, or an error that names.
+"""Coxswain for Python: ranks that agree on each step, or an error that names
+those that do not.
 
 The package needs nothing but the standard library and libcoxswain_c.so, which
-lies beside it, or where the variable COXSWAIN_LIBRARY says. Importing it loads
-neither.
+is beside it, or at the path in the variable COXSWAIN_LIBRARY. Importing it
+loads neither.
 """
 
 from ._data import Parameter

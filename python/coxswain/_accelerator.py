@@ -1,4 +1,4 @@
-"""What is known of Accelerate's inside, and checked before it is used."""
+"""The internals of Accelerate that this package uses, checked before use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(accelerator: Any, exchange: str) -> None:
 
 def set_handler(accelerator: Any, follow: Callable[[Any], Any]) -> None:
     """Has each model that is prepared followed, by a function that returns its
-    run. A hook that was asked for is registered with that run."""
+    run. A hook that the program has asked for is registered with that run."""
     given = _handler(accelerator)
 
     class Followed(type(given)):  # type: ignore[misc]
@@ -77,7 +77,7 @@ def set_handler(accelerator: Any, follow: Callable[[Any], Any]) -> None:
     handler = Followed.__new__(Followed)
     handler.__dict__.update(given.__dict__)
     for name in ("comm_hook", "comm_wrapper"):
-        # A word would be none of its hooks to it, without a sound.
+        # It would silently ignore a text, which is none of its hooks.
         setattr(handler, name, _kind(_word(given, name)))
     accelerator.ddp_handler = handler
 

@@ -26,9 +26,9 @@ _SIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A parameter of the model, for the comparison of the ranks.
+    """A parameter of the model, which the coordinator compares over the ranks.
 
-    shape: its extents, () for a scalar. dtype: such as "float32".
+    shape: its extents in elements, () for a scalar. dtype: such as "float32".
     """
 
     name: str
@@ -45,7 +45,8 @@ def _dtype(name: str) -> int:
 
 
 def parameters_of(parameters: Sequence[Parameter]) -> Any:
-    """Returns them as an array of structs, which keeps what it points to."""
+    """Returns them as an array of structs, which keeps alive what it points to.
+    Raises InvalidArgument if a type or an extent is not valid."""
     array = (_library.Parameter * len(parameters))()
     for struct, one in zip(array, parameters):
         struct.name = _library.encode(one.name)
@@ -59,9 +60,9 @@ def parameters_of(parameters: Sequence[Parameter]) -> Any:
 
 
 class Elements:
-    """A buffer of numbers, which stays where it is while it is entered.
+    """A buffer of numbers, whose address does not change within a with block.
 
-    writable: it receives something. Otherwise one that is read-only is copied.
+    writable: data is written to it. Otherwise a read-only buffer is copied.
     """
 
     def __init__(self, data: Any, writable: bool = True) -> None:

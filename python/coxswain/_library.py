@@ -17,7 +17,7 @@ from typing import Any, Optional, Type, TypeVar
 
 from . import errors
 
-# What this package was written for: a library of the same major number, and a
+# The version that this package needs: a library of the same major number, and a
 # minor number that is not below.
 ABI_MAJOR, ABI_MINOR = 1, 2
 
@@ -260,13 +260,13 @@ def _path() -> str:
 def _mode() -> int:
     """Returns how the library is to be loaded.
 
-    A program that has opened torch with RTLD_GLOBAL offers its gloo to
-    whatever is loaded later. Ours would call into it, and crash: then our
-    copies come first. Not always, because that passes a malloc by, too, which
-    somebody preloads.
+    A program that has opened torch with RTLD_GLOBAL offers its gloo to each
+    library that is loaded later. Ours would call into it, and crash: then our
+    copies come first. Not always, because that bypasses a preloaded malloc,
+    too.
     """
-    everybodys = ctypes.CDLL(None)
-    if any(hasattr(everybodys, name) for name in _SHARED_NAMES):
+    loaded = ctypes.CDLL(None)
+    if any(hasattr(loaded, name) for name in _SHARED_NAMES):
         return ctypes.DEFAULT_MODE | getattr(os, "RTLD_DEEPBIND", 0)
     return ctypes.DEFAULT_MODE
 
@@ -317,9 +317,9 @@ def call(name: str, *arguments: Any, generation: Optional[int] = None) -> None:
     """Calls a function that may wait, and waits for its end.
 
     In between Python handles signals: an exception of theirs, such as
-    KeyboardInterrupt, gives the call up. Whatever arguments point to is kept
-    alive by the caller: so a second one, which comes while the first gives the
-    call up, must not keep it from that.
+    KeyboardInterrupt, cancels the call. The caller keeps alive what arguments
+    point to, so a second exception, while the first one cancels the call, must
+    not prevent that.
     """
     lib = library()
     pending = c_uint64(0)
@@ -372,7 +372,7 @@ def utf8(text: str) -> bytes:
 
 
 def encode_reason(text: str) -> bytes:
-    """Returns a text for people, whatever is in it."""
+    """Returns a text for display; characters that UTF-8 lacks are replaced."""
     return text.replace("\0", " ").encode(errors="replace")
 
 
@@ -381,7 +381,8 @@ def decode(data: Optional[bytes]) -> str:
 
 
 def milliseconds(seconds: float) -> int:
-    """Returns a timeout for the library: whole, and not below 0."""
+    """Returns a timeout of so many seconds in whole milliseconds. Raises
+    InvalidArgument if it is negative or NaN."""
     if not seconds >= 0:
         raise errors.InvalidArgument("a timeout of %r seconds" % seconds)
     # Rounded up: a short timeout is not one of 0, which does not wait.

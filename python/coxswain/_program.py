@@ -11,7 +11,7 @@ PROGRAM = os.path.join(
 
 
 def main() -> None:
-    """Becomes that program, with the arguments of this one."""
+    """Replaces this process by that program, with the same arguments."""
     try:
         os.execv(PROGRAM, ["coxswain", *sys.argv[1:]])
     except OSError as error:

@@ -36,9 +36,9 @@ def attach(
 ) -> Attached:
     """Follows each model that an Accelerator prepares from now on.
 
-    accelerator: made after coxswain.torch.init(), or by a launcher of torch's
-        that has set its variables. Hooks of torch that it was given by
-        DistributedDataParallelKwargs(comm_hook=...) are used.
+    accelerator: made after coxswain.torch.init(), or under a launcher of
+        torch's, which has set its variables. Hooks of torch that it was given
+        by DistributedDataParallelKwargs(comm_hook=...) are used.
     session: by default that of coxswain.torch.init(), which is called if it
         was not: then the plan asks for the Accelerator's own number of
         micro-batches, and for what `plan` has.
@@ -114,7 +114,7 @@ class Attached:
         skip_non_finite: bool,
         on_decision: Optional[Callable[[Decision], None]],
     ) -> None:
-        """Joins if nobody has, and takes over the plan."""
+        """Joins if the program has not, and takes over the plan."""
         self._skip_non_finite = skip_non_finite
         self._on_decision = on_decision
         joined = session or _session.current()
@@ -131,13 +131,14 @@ class Attached:
             )
         self.session = joined
         self._check_ranks()
-        self._check_wish()
+        self._check_request()
         self._adopt(joined.schedule.plan)
         _accelerator.set_handler(self.accelerator, self.follow)
 
     def follow(self, model: Any) -> _torch.Run:
         """Follows a model that was prepared."""
-        # Of the models before it some are gone, if free_memory() was called.
+        # After free_memory() some of the models before it do not exist any
+        # more.
         place = len(self.accelerator._models) - 1
         gone = self.runs[place:]
         del self.runs[place:]
@@ -161,7 +162,7 @@ class Attached:
         """Has the program sum up another number; `running`: between two of its
         windows."""
         self.accelerator.gradient_accumulation_steps = accumulation
-        # It counts micro-batches, and looks at the remainder.
+        # Accelerate counts micro-batches, and checks the remainder.
         self.accelerator.step = 0
 
     def end_of_data(self) -> bool:
@@ -184,13 +185,13 @@ class Attached:
             raise _session._refused(
                 "Accelerate has made this process rank %d of %d, and the "
                 "coordinator rank %d of %d: call coxswain.torch.init() before "
-                "Accelerator(), and on CPUs say Accelerator(cpu=True)"
+                "Accelerator(), and on CPUs use Accelerator(cpu=True)"
                 % (*given, *mine)
             )
 
-    def _check_wish(self) -> None:
-        """Raises if the program contradicts itself; that its plan was changed
-        by others is another matter."""
+    def _check_request(self) -> None:
+        """Raises InvalidArgument if the program contradicts itself. That an
+        operator has changed its plan is no contradiction."""
         asked = _words(self.session.asked)
         if asked.get("windows") == "program" or self.accumulation() == 1:
             return
@@ -198,8 +199,8 @@ class Attached:
         if int(wanted) != self.accumulation():
             raise InvalidArgument(
                 "the %s was made for gradient_accumulation_steps=%d, and this "
-                "program joined job %r with accumulation=%s: say the same "
-                'twice, as in coxswain.torch.init(plan={"accumulation": %d})'
+                "program joined job %r with accumulation=%s: give both "
+                'the same value, as in coxswain.torch.init(plan={"accumulation": %d})'
                 % (
                     self.name,
                     self.accumulation(),
@@ -218,7 +219,7 @@ class Attached:
             if running or before != 1:
                 _log.warning(
                     "job %s sums up %d micro-batches from here on, by its "
-                    "plan, and no longer %d",
+                    "plan, instead of %d",
                     self.session.job,
                     plan.accumulation,
                     before,
@@ -233,8 +234,8 @@ class Attached:
             self._on_decision(decision)
 
     def _mark_optimizers(self, run: _torch.Run, skipped: bool) -> None:
-        """AcceleratedScheduler takes no step after an optimizer that took
-        none. With a GradScaler the optimizer finds out by itself."""
+        """Marks the optimizers that took no step: AcceleratedScheduler then
+        takes none either. With a GradScaler the optimizer does so itself."""
         mine = {id(parameter) for parameter in run._model.parameters()}
         for optimizer in self.accelerator._optimizers:
             if any(

@@ -1,7 +1,7 @@
-"""What fails in Coxswain, as exceptions.
+"""The exceptions of Coxswain.
 
-Messages say what happened, to whom, and what to do next. What a program may
-want to act upon is in the class, in `code`, and in `ranks`.
+A message states what happened, to whom, and what to do next. Programs decide by
+the class, by `code` and by `ranks`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class Code(enum.IntEnum):
 class Error(RuntimeError):
     """Any error of Coxswain.
 
-    code: what kind it is.
-    ranks: those that it is about, such as the one that was lost; may be empty.
-    generation: of the session that it comes from; None before there is one.
+    code: its Code.
+    ranks: the ranks that it is about, such as the one that was lost; may be
+        empty.
+    generation: that of the session that raised it; None before there is one.
     """
 
     code = Code.UNKNOWN
@@ -50,13 +51,13 @@ class Error(RuntimeError):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument makes no sense: the message names it."""
+    """An argument is not valid: the message names it."""
 
     code = Code.INVALID_ARGUMENT
 
 
 class DeadlineExceeded(Error, TimeoutError):
-    """A timeout has passed: the message says what was waited for."""
+    """A timeout has passed: the message names what was waited for."""
 
     code = Code.DEADLINE_EXCEEDED
 
@@ -74,15 +75,15 @@ class Unavailable(Error, ConnectionError):
 
 
 class RanksDiffer(Error):
-    """Ranks did different things in a step, or nothing: `ranks` are those."""
+    """Ranks did different things in a step, or nothing: `ranks` names them."""
 
 
 class PeerLost(Error):
-    """A member of the generation was lost: `ranks` has it."""
+    """A member of the generation was lost: `ranks` names it."""
 
 
 class MembersMissing(DeadlineExceeded):
-    """Members did not come: `ranks` are those, where they have ranks."""
+    """Members did not come in time: `ranks` names those that have ranks."""
 
 
 class ManifestsDiffer(Error):
@@ -90,11 +91,11 @@ class ManifestsDiffer(Error):
 
 
 class JobFinished(Error):
-    """The job has ended in good order while this worker waited to join."""
+    """The job has ended cleanly while this worker waited to join."""
 
 
 class Evicted(Error):
-    """The coordinator has given this worker up, or its generation is over."""
+    """The coordinator has evicted this worker, or its generation has ended."""
 
 
 _BY_KIND: Dict[int, Type[Error]] = {
@@ -118,7 +119,8 @@ def make(
     ranks: Tuple[int, ...] = (),
     generation: Optional[int] = None,
 ) -> Error:
-    """Returns the exception for an error of the library."""
+    """Returns the exception for an error of the library; `kind` is a
+    cx_error_kind."""
     error = (_BY_KIND.get(kind) or _BY_CODE.get(code) or Error)(message)
     error.code = Code(code)
     error.ranks = ranks

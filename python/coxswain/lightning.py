@@ -44,13 +44,13 @@ _lightning = _library()
 
 class Follow(_lightning.Callback):  # type: ignore[misc]
     """Follows the model of trainer.fit(): each of its exchanges is announced
-    and decided, and training stops where all ranks are to stop.
+    and decided, and training stops when the decision is to stop.
 
-    run: of the model, while it is fitted and afterwards.
+    run: the coxswain.torch.Run of the model, while it is fitted and afterwards.
 
-    A change of the plan's accumulation while it trains is an Error with the
-    code FAILED_PRECONDITION, out of fit(): an epoch's windows are laid out from
-    its first batch.
+    If the plan's accumulation changes while it trains, fit() raises Error with
+    the code FAILED_PRECONDITION: Lightning fixes an epoch's windows at its
+    first batch.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Follow(_lightning.Callback):  # type: ignore[misc]
         if own not in (1, asked):
             raise InvalidArgument(
                 "the Trainer was made for accumulate_grad_batches=%d, and this "
-                "program joined job %r with accumulation=%d: say the same "
-                'twice, as in coxswain.torch.init(plan={"accumulation": %d})'
+                "program joined job %r with accumulation=%d: give both "
+                'the same value, as in coxswain.torch.init(plan={"accumulation": %d})'
                 % (own, session.job, asked, own)
             )
         self._trainer.accumulate_grad_batches = plan.accumulation

@@ -20,7 +20,8 @@ _SPEC, _YAML = 0, 1
 
 
 def plan_text(plan: PlanWords) -> str:
-    """Returns a plan as NAME=VALUE words with spaces between them."""
+    """Returns a plan as NAME=VALUE words with spaces between them. Raises
+    InvalidArgument, naming the word, if its value is empty or has spaces."""
     if isinstance(plan, str):
         return plan
     words = []
@@ -37,17 +38,17 @@ def plan_text(plan: PlanWords) -> str:
 
 
 def canonical_hook(hook: str) -> str:
-    """Returns the one way to write a hook's spec.
+    """Returns a hook's spec in its canonical form.
 
-    Raises InvalidArgument that says what is wrong, and what would be right.
+    Raises InvalidArgument, naming what is wrong and what is valid.
     """
     return _canonical(hook, _SPEC)
 
 
 def hook_from_yaml(text: str) -> str:
-    """Returns the canonical spec of a hook in YAML or JSON, also in the words
-    of Accelerate: comm_hook, comm_wrapper, comm_state_option. Raises as
-    canonical_hook."""
+    """Returns the canonical spec of a hook that is given in YAML or JSON, also
+    by the names of Accelerate: comm_hook, comm_wrapper, comm_state_option.
+    Raises as canonical_hook."""
     return _canonical(text, _YAML)
 
 
@@ -89,7 +90,7 @@ class Plan:
     accumulation: micro-batches of this rank in each window.
     max_steps: optimizer steps of the training; 0: no bound.
     progress_timeout: seconds that a rank may make no progress.
-    words: all of it, such as {"accumulation": "4", "tail": "flush", ...}.
+    words: the whole plan, such as {"accumulation": "4", "tail": "flush", ...}.
     """
 
     version: int
@@ -133,8 +134,8 @@ class Schedule:
             if schedule.decide().commit:
                 ...  # take the optimizer step
 
-    A rank that counts differently, runs another hook or does not come makes
-    decide raise RanksDiffer on all ranks, naming it.
+    If a rank counts differently, runs another hook or does not announce, decide
+    raises RanksDiffer on all ranks, naming it.
 
     For one thread at a time. Session.schedule is that of the stream "train",
     whose decisions change the plan; another loop, such as an evaluation that
@@ -155,8 +156,8 @@ class Schedule:
     @property
     def plan(self) -> Plan:
         """The plan that the next exchange follows."""
-        # Only decisions change it: to ask for it takes longer than for all else
-        # in a step.
+        # Only decisions change it. Kept, because reading it takes longer than
+        # everything else in a step.
         session = self._session
         plan = session._plan
         if plan is None:
@@ -183,7 +184,8 @@ class Schedule:
         )
 
     def note_micro_batch(self) -> None:
-        """Counts a micro-batch as progress, for those who watch the job."""
+        """Counts a micro-batch as progress, for `coxswain status` and
+        stalls."""
         self._session._check(
             _library.library().cx_note_micro_batch(self._session._handle)
         )
@@ -204,18 +206,19 @@ class Schedule:
     ) -> None:
         """Announces the exchange that begins. Does not wait.
 
-        micro_batches: that are summed up in it; 0: this rank has no data left,
-            which the plan must allow.
-        window: how many were planned; by default as the plan says.
+        micro_batches: how many this rank has summed up in it; 0: it has no data
+            left, which the plan must allow.
+        window: how many were planned; by default the plan's accumulation.
         micro: with sync_each_batch, its place in the window, from 0.
         end_of_data: the end of the data has cut the window short.
-        weight: such as the number of tokens; by default micro_batches.
+        weight: of this rank in the average, such as its number of tokens; by
+            default micro_batches.
         hook: what this program exchanges with, as canonical_hook writes it;
             by default the plan's.
         layout, digest, checksum: 64-bit hashes, which all ranks must have in
             common: of what is exchanged, of what was exchanged before, and of
             the parameters.
-        skip: not empty: asks that all skip this step, and why.
+        skip: not empty: asks all ranks to skip this step, and why.
         """
         ticket = _library.make(_library.Ticket)
         ticket.stream = self._stream
@@ -249,24 +252,25 @@ class Schedule:
 
     def await_grant(self) -> None:
         """With enforcement=strict, waits until all ranks have announced the
-        same; otherwise returns at once. Given up, by an exception such as
-        KeyboardInterrupt, it makes the stream fail from then on."""
+        same; otherwise returns at once. Raises PeerLost, RanksDiffer or another
+        Error if the generation has ended. If an exception such as
+        KeyboardInterrupt ends the wait, the stream fails from then on."""
         self._session._call("cx_grant", self._stream)
 
     def decide(self, commit: bool = True, reason: str = "") -> Decision:
         """Waits for what all ranks decide about the exchange.
 
-        commit, reason: false: this rank wants the step skipped, and why. It
-            counts with the term commit_vote.
+        commit, reason: false: this rank votes to skip the step, and why. Counts
+            with the term commit_vote only.
 
-        Counts `step` up after the last exchange of a window. A round in which
-        all ranks have announced 0 micro-batches is no step, and this rank knows
-        only of its own: a program that goes on after the end of its data with
-        such rounds sets `step` itself. Given up, it makes the stream fail from
-        then on.
+        Adds 1 to `step` after the last exchange of a window. A round in which
+        all ranks have announced 0 micro-batches is no step, but this rank knows
+        only its own: a program that goes on after the end of its data with such
+        rounds sets `step` itself. If an exception such as KeyboardInterrupt
+        ends the wait, the stream fails from then on.
 
         Raises RanksDiffer, naming the ranks that did something else, or
-        nothing.
+        nothing; PeerLost or another Error if the generation has ended.
         """
         vote = _library.make(_library.Vote)
         vote.refuse = int(not commit)

@@ -21,13 +21,13 @@ _STOP, _DRAIN, _CHECKPOINT = range(3)
 
 
 class EventKind(enum.IntEnum):
-    """What an event is about. One that only a library that is newer than this
-    package knows is a WARNING, whose text explains it."""
+    """The kind of an event. A kind that only a newer library knows becomes a
+    WARNING, whose text explains it."""
 
     JOINED = 0
     COORDINATOR_LOST = 1  # training goes on meanwhile
     REATTACHED = 2
-    MEMBER_LEFT = 3  # in good order
+    MEMBER_LEFT = 3  # cleanly
     PLAN_CHANGED = 4
     REGROUP = 5  # the generation ends after this step
     WARNING = 6
@@ -40,7 +40,7 @@ class EventKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """What has happened to a session."""
+    """An event of a session."""
 
     kind: EventKind
     rank: Optional[int]
@@ -75,24 +75,23 @@ class Session:
         with coxswain.Session.join(plan={"accumulation": 4}) as session:
             ...  # session.rank, session.store, session.schedule
 
-    As a context manager it leaves at the end: in good order, or, where an
-    exception comes out of the block, as failed, so that the other ranks stop
-    with its text. A session that is open when the process exits counts as
-    failed.
+    As a context manager it leaves at the end of the block: cleanly, or as
+    failed if the block raises an exception, so that the other ranks stop with
+    its text. A session that is open when the process exits counts as failed.
 
     The generation ends when a member is lost. Then each call that waits raises
-    PeerLost, RanksDiffer or another Error that says why. A program that can go
-    on calls rejoin for the session of the next one.
+    PeerLost, RanksDiffer or another Error with the reason. A program that can
+    go on calls rejoin for the session of the next one.
 
-    Threads: safe from any thread, while collectives are called by one, and the
-    methods of a schedule by one. Calls that wait let other threads run, and
-    Ctrl-C ends them. What it has given up is not undone: capi/coxswain.h,
-    WAITING.
-    Forked processes have no session: methods raise an Error there, and the end
-    of a block or of the process does nothing.
+    Threads: any thread may call any method, but one at a time calls
+    collectives, and one at a time the methods of a schedule. Calls that wait
+    let other threads run, and Ctrl-C ends them. What it has cancelled is not
+    undone: capi/coxswain.h, WAITING. Forked processes have no session: methods
+    raise an Error there, and the end of a block or of the process does nothing.
 
-    asked: what this program asked for as its plan, in words. The plan is in
-        `schedule`, and may be another: who runs the job decides it.
+    asked: the plan that this program asked for, as NAME=VALUE words. The plan
+        in force is schedule.plan, and may be another: the coordinator decides
+        it.
     """
 
     def __init__(self, handle: int) -> None:
@@ -144,18 +143,19 @@ class Session:
         plan: what this program asks for, which the coordinator compares over
             the ranks: {"accumulation": 4, "hook": "bf16", "tail": "drop"}, or
             the same as text, "accumulation=4 hook=bf16 tail=drop".
-        settings: more that all ranks must have in common, such as a seed.
-        parameters: of the model, likewise; see configure.
-        coordinator: HOST:PORT. This and what follows comes from the variables
-            that `coxswain run` sets where it is not given (capi/coxswain.h has
-            their names); a `slot` is of a `node`, so give both. No variable
-            is read where `environment` is false.
-        join_timeout: seconds; 5 minutes by default. So is collective_timeout,
-            of connecting the ranks and of each collective.
+        settings: further names and values that all ranks must have in common,
+            such as a seed.
+        parameters: those of the model, likewise; see configure.
+        coordinator: HOST:PORT. This and the following arguments come from the
+            variables that `coxswain run` sets if they are not given
+            (capi/coxswain.h has their names); `node` and `slot` are given
+            together. No variable is read if `environment` is false.
+        join_timeout, collective_timeout: seconds; 0: the default, 5 minutes.
+            The second is that of connecting the ranks and of each collective.
 
         Raises InvalidArgument, naming the argument or the variable;
-        DeadlineExceeded if the coordinator did not answer, or members did not
-        come; ManifestsDiffer; JobFinished.
+        DeadlineExceeded if the coordinator did not answer, and MembersMissing
+        if members did not come; ManifestsDiffer; JobFinished.
         """
         given_settings = _settings(settings or {})
         given_parameters = parameters_of(parameters)
@@ -192,12 +192,12 @@ class Session:
         """Joins the next generation, as the same worker with the same
         arguments, and waits until it is complete, as join does.
 
-        For when this generation has ended, or a decision says regroup, or to
-        make it end; it is left in good order. This session is of no other use
-        afterwards, and is still to be closed, once this has returned.
+        Called when this generation has ended, after a decision to regroup, or
+        to end it; leaves it cleanly. This session is of no other use
+        afterwards, and must still be closed, once this has returned.
 
-        Raises as join; Evicted or another Error if this worker has left for
-        good, or another process has its place. After an exception such as
+        Raises as join; Evicted or another Error if this worker has called
+        leave, or another process has its place. After an exception such as
         KeyboardInterrupt it cannot join again.
         """
         session = self._opened_by(
@@ -217,7 +217,7 @@ class Session:
             )
             return cls(handle.value)
         except BaseException:
-            # Nobody else knows of it.
+            # No other code can close it.
             if handle.value:
                 _library.library().cx_close(handle.value)
             raise
@@ -248,20 +248,21 @@ class Session:
                 "%s: %s" % (type(error).__name__, text[:500]), failed=True
             )
         except Exception:
-            pass  # The exception that is under way says more.
+            pass  # The exception that is under way matters more.
 
     def leave(self, reason: str = "done", failed: bool = False) -> None:
-        """Ends the membership; the second time does nothing.
+        """Ends the membership; a second call does nothing.
 
-        failed: the other ranks stop as well, with this reason. Otherwise they
-        go on without this one.
+        failed: the other ranks stop as well, with this reason; waits for the
+        coordinator for 5 seconds at most. Otherwise they go on without this
+        one.
         """
         self._call("cx_leave", _library.encode_reason(reason), int(failed))
 
     def close(self) -> None:
-        """Forgets the session, which is left as failed if it was not left;
-        that waits 5 seconds at most, and nothing ends it. The second time, and
-        in a forked process, it does nothing."""
+        """Closes the session, which is left as failed if it was not left; that
+        waits 5 seconds at most, and cannot be interrupted. A second call, and
+        one in a forked process, does nothing."""
         if not self._open or self._forked():
             return
         self._open = False
@@ -277,7 +278,8 @@ class Session:
         return None
 
     def member(self, rank: int) -> Member:
-        """Returns the worker that holds a rank."""
+        """Returns the worker that holds a rank. Raises InvalidArgument if there
+        is no such rank."""
         info = _library.make(_library.MemberInfo)
         self._call(
             "cx_member", _library.int32("rank", rank), ctypes.byref(info)
@@ -296,9 +298,9 @@ class Session:
         return [self.member(rank) for rank in range(self.world_size)]
 
     def next_event(self, timeout: float = 0) -> Optional[Event]:
-        """Returns what happened next, or None if nothing has in `timeout`
-        seconds. For one reader, who may be slow: the oldest of 256 events are
-        dropped then. Raises Error with the code OUT_OF_RANGE after the last.
+        """Returns the next event, or None if there is none within `timeout`
+        seconds. For one reader; beyond 256 waiting events the oldest are
+        dropped. Raises Error with the code OUT_OF_RANGE after the last.
         """
         event = _library.make(_library.Event)
         try:
@@ -318,17 +320,18 @@ class Session:
         )
 
     def barrier(self, tag: str, timeout: float = 300) -> None:
-        """Waits, at the coordinator, until all ranks have called it with this
-        tag. Raises DeadlineExceeded, naming those that have not. Given up, by
-        an exception such as KeyboardInterrupt, this rank counts as arrived.
+        """Waits at the coordinator until all ranks have called it with this
+        tag, `timeout` seconds at most. Raises DeadlineExceeded, naming those
+        that have not. If an exception such as KeyboardInterrupt ends the wait,
+        this rank still counts as arrived.
         """
         self._call(
             "cx_barrier", _library.encode(tag), _library.milliseconds(timeout)
         )
 
     def configure(self, parameters: Sequence[Parameter]) -> None:
-        """States the model's parameters where they are known only after join:
-        each exchange from then on fails if ranks have stated different ones.
+        """Sets the model's parameters where they are known only after join:
+        each exchange from then on fails if ranks have set different ones.
         """
         given = parameters_of(parameters)
         self._check(
@@ -336,8 +339,8 @@ class Session:
         )
 
     def report_progress(self, steps: int) -> None:
-        """States how many optimizer steps this worker has taken, for
-        `coxswain status`."""
+        """Reports how many optimizer steps this worker has taken, for `coxswain
+        status`."""
         self._check(
             _library.library().cx_report_progress(
                 self._handle, _library.int64("steps", steps)
@@ -345,15 +348,17 @@ class Session:
         )
 
     def request_stop(self, reason: str) -> None:
-        """Asks all ranks to stop after the next decision, which says so."""
+        """Asks all ranks to stop after the next decision: see Decision.stop."""
         self._request(_STOP, reason)
 
     def request_drain(self, reason: str) -> None:
-        """Asks that the others go on without this rank after a next step."""
+        """Asks that the others go on without this rank after one of the next
+        steps: see Decision.regroup."""
         self._request(_DRAIN, reason)
 
     def request_checkpoint(self, reason: str) -> None:
-        """Asks all ranks to save their state after a next step."""
+        """Asks all ranks to save their state after one of the next steps: see
+        Decision.checkpoint."""
         self._request(_CHECKPOINT, reason)
 
     # ---- collectives: all ranks call the same, in the same order ----
@@ -361,13 +366,14 @@ class Session:
     def all_reduce(self, data: Any, op: str = "sum") -> None:
         """Replaces each element by the sum, "min" or "max" over all ranks.
 
-        data: a writable, contiguous buffer of numbers in the memory of the
-            CPU: array.array("d", ...), a NumPy array, a memoryview. Of the
-            same length and type on all ranks.
+        data: a writable, contiguous buffer of numbers of any shape in the
+            memory of the CPU: array.array("d", ...), a NumPy array, a
+            memoryview. The same number of elements and type on all ranks.
 
-        Raises InvalidArgument if ranks call different collectives, PeerLost if
-        one was lost. After an exception such as KeyboardInterrupt `data` is
-        undefined, and the session exchanges nothing any more.
+        Raises InvalidArgument if the buffer cannot be exchanged, or ranks call
+        different collectives; PeerLost if one was lost; DeadlineExceeded after
+        collective_timeout. After an exception such as KeyboardInterrupt `data`
+        is undefined, and further collectives of the session fail.
         """
         if op not in _OPERATIONS:
             raise InvalidArgument("op is %r, not sum, min or max" % (op,))
@@ -375,8 +381,8 @@ class Session:
             self._call("cx_all_reduce", *mine.arguments, _OPERATIONS[op])
 
     def broadcast(self, data: Any, root: int = 0) -> None:
-        """Copies a buffer of one rank to all. Arguments and errors as
-        all_reduce."""
+        """Copies the buffer of the rank `root` into those of all others.
+        Arguments and errors as all_reduce."""
         with Elements(data) as mine:
             self._call(
                 "cx_broadcast", *mine.arguments, _library.int32("root", root)
@@ -384,8 +390,8 @@ class Session:
 
     def all_gather(self, data: Any, output: Any) -> None:
         """Fills `output` with the buffers of all ranks, by rank. It has
-        world_size times the elements of `data`, which may be read-only. Errors
-        as all_reduce."""
+        world_size times as many elements as `data`, which may be read-only.
+        Errors as all_reduce."""
         given = Elements(data, writable=False)
         with given as mine, Elements(output) as everything:
             if mine.dtype != everything.dtype:

@@ -21,13 +21,13 @@ def _bytes(value: Value) -> bytes:
 class Store:
     """Small values that the ranks of one generation share.
 
-    Keys have at most 1 KiB, values at most 1 MiB; all are gone when the
+    Keys have at most 1 KiB, values at most 1 MiB; all are deleted when the
     generation ends. Timeouts are seconds. Safe from any thread.
 
     Errors besides those named: Unavailable if the coordinator could not be
-    reached for 30 seconds; PeerLost, RanksDiffer or another Error with the
-    code ABORTED once the generation has ended. A change that an exception such
-    as KeyboardInterrupt has given up may still take effect, later.
+    reached for 30 seconds; PeerLost, RanksDiffer or another Error with the code
+    ABORTED once the generation has ended. A change that an exception such as
+    KeyboardInterrupt has cancelled may still take effect, later.
     """
 
     def __init__(self, session: Session) -> None:
@@ -42,7 +42,7 @@ class Store:
         self._call("cx_store_set", _library.encode(key), data, len(data))
 
     def get(self, key: str, timeout: float = 0) -> bytes:
-        """Returns a value, and waits until there is one.
+        """Returns a value; waits for it for `timeout` seconds at most.
 
         Raises NotFound if there is none and the timeout is 0, or
         DeadlineExceeded if it did not come in time.
@@ -58,7 +58,8 @@ class Store:
         return ctypes.string_at(value.value or 0, size.value)
 
     def wait(self, keys: Sequence[str], timeout: float) -> None:
-        """Waits until all keys exist. Raises as get."""
+        """Waits until all keys exist, `timeout` seconds at most. Raises as
+        get."""
         names = [_library.encode(key) for key in keys]
         self._call(
             "cx_store_wait",
@@ -76,7 +77,9 @@ class Store:
         return True
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to a decimal counter, which begins with 0; returns the sum."""
+        """Adds to a decimal counter, which begins with 0; returns the sum.
+        Raises Error with the code FAILED_PRECONDITION if the value is no
+        number, or the sum does not fit 64 bits."""
         total = ctypes.c_int64()
         self._call(
             "cx_store_add",
@@ -92,8 +95,8 @@ class Store:
         """Sets `desired` if the value is `expected`.
 
         An empty `expected` also stands for a key that does not exist. Returns
-        the value that stands there afterwards, and whether it was set. Raises
-        NotFound if the key does not exist and `expected` is not empty.
+        the value afterwards, and whether it was set. Raises NotFound if the key
+        does not exist and `expected` is not empty.
         """
         before, after = _bytes(expected), _bytes(desired)
         value, size = ctypes.c_void_p(), ctypes.c_size_t()
@@ -115,7 +118,8 @@ class Store:
         )
 
     def append(self, key: str, value: Value) -> None:
-        """Appends to a value, which begins empty, in one piece."""
+        """Appends to a value, which begins empty; no other change comes in
+        between."""
         data = _bytes(value)
         while True:
             try:

@@ -34,19 +34,20 @@ def attach(
     skip_non_finite: bool = False,
     on_decision: Optional[Callable[[Decision], None]] = None,
 ) -> Attached:
-    """Follows what a Trainer trains; it stops and saves where all ranks are
-    to.
+    """Follows what a Trainer trains; it stops and saves when the decision is to
+    do so.
 
-    trainer: one that does not train yet. Make its TrainingArguments after
-        coxswain.torch.init(): they make torch's process group.
+    trainer: a transformers.Trainer that does not train yet. Make its
+        TrainingArguments after coxswain.torch.init(): they make torch's process
+        group.
     other arguments: as for coxswain.accelerate.attach; the number of
         micro-batches is that of gradient_accumulation_steps.
 
-    The number of micro-batches that the plan has when training begins is used.
-    A change while it trains is an Error with the code FAILED_PRECONDITION, out
-    of train(): a Trainer fetches whole windows, and counts an epoch's steps
-    before it. Make it with `coxswain plan set ... at=generation`, and start the
-    job again.
+    Training uses the plan's accumulation as it is when it begins. If that
+    changes while it trains, train() raises Error with the code
+    FAILED_PRECONDITION: a Trainer fetches whole windows, and counts an epoch's
+    steps before it. Make such changes with `coxswain plan set ...
+    at=generation`, and start the job again.
 
     Raises as coxswain.accelerate.attach.
     """
@@ -104,8 +105,8 @@ class AttachedTrainer(Attached):
         self.trainer.args.gradient_accumulation_steps = accumulation
 
     def end_of_data(self) -> bool:
-        # Where data has no length the loader is gone by the time of its last
-        # window, which is short.
+        # Where data has no length the loader has ended before its last window,
+        # which is short.
         fetched = getattr(
             self.trainer, "current_gradient_accumulation_steps", None
         )

@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the one module that tells that torch is nearly there."""
+    """Finds the one module whose import shows that torch is nearly imported."""
 
     def find_spec(self, name, path, target=None):
         if name != _TRIGGER:
@@ -36,7 +36,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module):
         self._loader.exec_module(module)
-        # Before anybody can have made one.
+        # Before the program can have made one.
         from coxswain.torch import everything
 
         everything.follow_all(module.DistributedDataParallel)

@@ -6,9 +6,9 @@
     run = cx.follow(model, optimizer)     # announces and decides each exchange
 
 torch exchanges the gradients, by its own process group and hooks; the
-coordinator compares what the ranks do. A rank that counts differently, stalls
-or dies is an error that names it, out of backward(). Importing this module
-imports torch.
+coordinator compares what the ranks do. If a rank counts differently, stalls or
+dies, backward() raises an error that names it. Importing this module imports
+torch.
 """
 
 from ._follow import Run, follow

@@ -8,26 +8,26 @@ import threading
 from ..errors import Error
 from ..session import Session
 
-# How often the agents ask each other, by a decision, whether to go on.
+# How often the agents decide together whether to go on.
 INTERVAL_S = 0.5
-# How long an agent waits for the others to decide that it may go.
-_PATIENCE_S = 5.0
+# How long an agent waits for the decision by which it may leave.
+_DECISION_TIMEOUT_S = 5.0
 
 _logger = logging.getLogger(__name__)
 
 
 class Round:
-    """One generation, from the view of one agent.
+    """One generation, as one agent sees it.
 
-    A thread takes part in decisions of all agents, which carry what is to
-    happen next to every one of them: a new round, because one has asked for it
-    or others wait to come in, or the end of all rounds.
+    A thread takes part in the decisions of all agents, which bring each of them
+    what is to happen next: a new round, because an agent has asked for it or
+    others wait to join, or the end of all rounds.
 
     closed: not empty: there are no more rounds, and why.
     """
 
     def __init__(self, session: Session) -> None:
-        """session: of the generation, which this closes in the end."""
+        """session: that of the generation; leave and next close it."""
         self.session = session
         self.closed = ""
         self._why = ""  # another round is to begin
@@ -39,7 +39,7 @@ class Round:
         self._thread.start()
 
     def over(self) -> str:
-        """Returns why another round is to begin; empty: it is not."""
+        """Returns why another round is to begin; empty if none is."""
         if self.closed:
             return ""
         if not self._why:
@@ -49,7 +49,7 @@ class Round:
         return self._why
 
     def close(self, reason: str) -> None:
-        """Tells all agents that there are no more rounds; waits for them, 5
+        """Notifies all agents that there are no more rounds; waits for them, 5
         seconds at most."""
         if self.closed or self._decided.is_set():
             return
@@ -57,15 +57,15 @@ class Round:
             self.session.request_stop(reason)
         except Error:
             return  # The generation has ended.
-        self._decided.wait(_PATIENCE_S)
+        self._decided.wait(_DECISION_TIMEOUT_S)
 
     def next(self) -> Session:
-        """Joins the next round. Errors as Session.rejoin; may be tried
-        again."""
+        """Joins the next round. Raises as Session.rejoin, after which it may be
+        called again."""
         if not self._decided.is_set():
             try:
                 self.session.request_drain("its workers are started again")
-                self._decided.wait(_PATIENCE_S)
+                self._decided.wait(_DECISION_TIMEOUT_S)
             except Error:
                 pass  # The generation has ended.
         joined = self.session.rejoin()
@@ -73,7 +73,7 @@ class Round:
         return joined
 
     def leave(self, reason: str) -> bool:
-        """Ends the membership; returns whether the coordinator was told."""
+        """Ends the membership; returns whether the coordinator was notified."""
         try:
             self.session.leave(reason)
             return True
@@ -85,7 +85,7 @@ class Round:
 
     def _finish(self) -> None:
         self._stopping.set()
-        self._thread.join(_PATIENCE_S)
+        self._thread.join(_DECISION_TIMEOUT_S)
         self.session.close()
 
     def _end(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""torch's own exchange, and how to wait for it with a way out."""
+"""torch's own exchange, and a wait for it that ends with the generation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..errors import Error
 from ..session import Session
 from ._session import verdict
 
-# How often a wait looks whether the generation has ended.
+# How often a wait checks whether the generation has ended.
 _SLICE = datetime.timedelta(milliseconds=50)
 
 
 class Exchange:
-    """What of one exchange is under way.
+    """The parts of one exchange that are under way.
 
-    For one thread: the one that autograd runs hooks on. `hook` is torch's way
-    to exchange a bucket, (state, function) as for register_comm_hook; None is
-    the all-reduce that DistributedDataParallel does by itself, bit by bit.
+    For one thread: the one that autograd runs hooks on. `hook` is how torch
+    exchanges a bucket, (state, function) as for register_comm_hook; None is the
+    all-reduce that DistributedDataParallel does by itself, with the same bits.
     """
 
     def __init__(self, session: Session, group: Any) -> None:
@@ -36,7 +36,7 @@ class Exchange:
         self._futures: List[Any] = []
 
     def name(self) -> Optional[str]:
-        """Returns what tickets call the hook; None: that of the plan."""
+        """Returns the hook's name in tickets; None: that of the plan."""
         if self.hook is None:
             return None
         function = self.hook[1]
@@ -63,12 +63,12 @@ class Exchange:
 
     def wait(self, for_group: bool = False) -> None:
         """Waits until all buckets are exchanged. Raises the session's error,
-        such as PeerLost, where the generation ends before, and torch's own
-        where only torch knows of a failure.
+        such as PeerLost, if the generation ends first, and torch's own error if
+        only torch knows of the failure.
 
         for_group: torch has begun the exchange without a hook, which leaves
             nothing to wait for: waits for a barrier of its group, which Gloo
-            ends after whatever this process has begun before.
+            ends after all that this process has begun before.
         """
         try:
             if for_group:
@@ -110,7 +110,7 @@ class Exchange:
 
     def _wait_for_futures(self) -> None:
         if not all(future.done() for future in self._futures):
-            # Once for all of them: to look at each again and again costs more.
+            # One wait for all of them: to check each repeatedly costs more.
             ended = threading.Lock()
             ended.acquire()
             torch.futures.collect_all(self._futures).add_done_callback(
@@ -129,9 +129,9 @@ class Exchange:
 
 
 def _mean(size: int) -> Any:
-    """Returns options of an all-reduce that divides off this thread, or None
-    where its bits could be others than those of torch's division before the
-    sum, or torch's Gloo cannot."""
+    """Returns options of an all-reduce that divides on another thread, or None
+    if its bits could differ from those of torch's division before the sum, or
+    torch's Gloo cannot do so."""
     power_of_two = size & (size - 1) == 0
     version = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
     if not power_of_two or version < (2, 15):

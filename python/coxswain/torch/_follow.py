@@ -1,17 +1,17 @@
 """DistributedDataParallel, followed: announced and decided by all ranks.
 
-Between two of torch's moments lies each of ours:
+What torch does, and what this module does then:
 
     a training forward       counts a micro-batch
     the exchange begins      announces it
-    all gradients are there  waits for the exchange, with a way out
+    all gradients are there  waits for the exchange, or the generation's end
     DDP has finished         waits for the decision; errors leave backward()
 
 The last two are callbacks of the autograd engine: the first is queued before
 DDP queues its own end of the pass, and the second by the first, so after it.
 
-Where torch exchanges by Gloo and without a hook it does so as ever: the first
-moment is then a hook on one parameter's gradient, and costs nothing for each
+Where torch exchanges by Gloo and without a hook, the beginning of the exchange
+is noticed by a hook on one parameter's gradient, which costs nothing for each
 bucket. Elsewhere it is the first bucket, by a communication hook.
 """
 
@@ -57,19 +57,21 @@ def follow(
         Run.register_comm_hook), on the CPU or on GPUs; what torch.compile made
         of one as well. The first one is the stream "train", others "train.2"
         and so on, in the order of these calls, which all ranks have in common.
-    optimizer: its step is then refused within a window.
-    exchange: "torch": torch exchanges, by the model's process group.
+    optimizer: its step() then raises Error within a window.
+    exchange: "torch", the only value: torch exchanges, by the model's process
+        group.
     session: by default that of coxswain.torch.init().
-    end_of_data: says, when an exchange begins, whether the end of the data has
-        cut its window short; with Run.accumulate it is not needed.
+    end_of_data: returns, when an exchange begins, whether the end of the data
+        has cut its window short; with Run.accumulate it is not needed.
     on_decision: called with each decision, at the end of backward().
     scaler: a torch.amp.GradScaler, where one is used: it has to see a step that
         is skipped.
     skip_non_finite: this rank votes against a step for which its own gradients
         are not finite. The plan needs commit_vote=true. Costs a pass over the
         gradients and, on a GPU, a wait for it.
-    continues: the run of a model that trains no more: this one goes on with its
-        stream. Changes of the plan and checkpoints come with "train" only.
+    continues: the run of a model that does not train any more: this one goes on
+        with its stream. Changes of the plan and checkpoints come with "train"
+        only.
 
     Raises InvalidArgument for a model that cannot be followed, or a plan that
     asks for a hook of Coxswain's own.
@@ -139,14 +141,14 @@ class Run:
     compared with the plan.
 
     The backward pass that ends an exchange raises RanksDiffer, PeerLost or
-    another Error that says what went wrong, on all ranks; the job is over then.
+    another Error with the reason, on all ranks; the generation is over then.
     Where the decision is to skip the step, gradients are None after it, so that
     an optimizer changes nothing; with a GradScaler they are infinite, and it
     halves its scale as after an overflow.
 
-    sync: the window ends with this micro-batch: step the optimizer.
+    sync: whether the window ends with this micro-batch: step the optimizer.
     decision: the last one; None before it.
-    skipped: it was to skip the step.
+    skipped: whether it was to skip the step.
     stopping: not empty: leave the training loop, and why.
     """
 
@@ -177,8 +179,8 @@ class Run:
         self._counted = 0
         self._begun: Optional[int] = None
         self._at_end = False
-        # What calls us at the beginning of an exchange that torch makes without
-        # a hook; None: the model has our communication hook.
+        # The hook at the beginning of an exchange that torch makes without a
+        # communication hook; None: the model has ours.
         self._gradient_hook: Any = None
         # A backward pass is to exchange: the last forward was not in no_sync,
         # and one since the last exchange was not.
@@ -206,14 +208,15 @@ class Run:
 
     @property
     def loss_scale(self) -> float:
-        """What to multiply the mean loss of a micro-batch by. A window that the
-        end of the data cuts short is corrected after its exchange."""
+        """The factor for the mean loss of a micro-batch, 1 / accumulation. A
+        window that the end of the data cuts short is corrected after its
+        exchange."""
         return 1 / self.schedule.plan.accumulation
 
     @contextlib.contextmanager
     def accumulate(self, end_of_data: bool = False) -> Iterator[Run]:
-        """Runs a micro-batch, forward and backward, as the plan says: only the
-        last one of a window exchanges, unless the plan has sync_each_batch.
+        """Runs a micro-batch, forward and backward, by the plan: only the last
+        one of a window exchanges, unless the plan has sync_each_batch.
 
         end_of_data: it is the last one of the data.
         """
@@ -244,7 +247,8 @@ class Run:
     ) -> None:
         """Registers a communication hook of torch, as that of
         DistributedDataParallel does; before the first backward pass. All ranks
-        must have the same one."""
+        must have the same one. Raises InvalidArgument if the model has one
+        already."""
         if self._exchange.hook is not None:
             raise InvalidArgument(
                 "the model has the communication hook %s already"
@@ -268,8 +272,8 @@ class Run:
         self._model.register_forward_pre_hook(self._on_forward)
 
     def _needs_buckets(self, plan: Plan) -> bool:
-        """Returns whether torch is to hand over each bucket, which it then
-        exchanges with a call of Python for each."""
+        """Returns whether torch must pass each bucket to this package, which
+        then costs a call of Python for each."""
         model = self._model
         return (
             self._exchange.hook is not None
@@ -284,7 +288,8 @@ class Run:
         )
 
     def _take_buckets(self) -> None:
-        """Has torch hand over the buckets from the next exchange on."""
+        """Has torch pass the buckets to this package from the next exchange
+        on."""
         if self._gradient_hook is not None:
             self._gradient_hook.remove()
             self._gradient_hook = None
@@ -304,8 +309,8 @@ class Run:
             self.schedule.note_micro_batch()
 
     def _on_gradient(self, gradients: Any) -> None:
-        """One parameter has its gradient, and torch has not exchanged any, or
-        not all of them, yet."""
+        """Called when one parameter has its gradient, and torch has not
+        exchanged all of them yet."""
         # Accelerate can have a pass exchange after forwards in no_sync.
         sooner = not self._synced and self._model.require_forward_param_sync
         if self._under_way or not (self._expected or sooner):
@@ -337,7 +342,7 @@ class Run:
                 if self._at_once:
                     self._exchange.wait()
             except BaseException as error:
-                # Out of here it would leave DDP unusable.
+                # Raised from here it would leave DDP unusable.
                 self._error = error
         if self._outside and bucket.is_last():
             self._finish_outside()
@@ -390,8 +395,8 @@ class Run:
         return self._begun or max(self._counted, 1)
 
     def _after_gradients(self) -> None:
-        """All gradients of the pass are there, and DDP has not copied what was
-        exchanged yet."""
+        """Called when all gradients of the pass are there, and DDP has not
+        copied yet what was exchanged."""
         self._under_way = False
         by_torch = self._gradient_hook is not None
         if self._error is None:

@@ -1,4 +1,4 @@
-"""What is known of DistributedDataParallel's inside, and asked of it."""
+"""The internals of DistributedDataParallel that this package uses."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..errors import InvalidArgument
 
 
 def supported(model: Any) -> DistributedDataParallel:
-    """Returns the model itself, where torch.compile has made something of it.
-    Raises InvalidArgument, saying why, if it cannot be followed."""
+    """Returns the model itself, also where torch.compile has wrapped it. Raises
+    InvalidArgument, with the reason, if it cannot be followed."""
     given = getattr(model, "_orig_mod", model)
     if not isinstance(given, DistributedDataParallel):
         raise InvalidArgument(
@@ -61,8 +61,8 @@ def has_hook(model: DistributedDataParallel) -> bool:
 
 
 def last_parameter(model: DistributedDataParallel) -> torch.nn.Parameter:
-    """Returns the parameter whose gradient is there first, in most models: by
-    it the exchange is announced early."""
+    """Returns the parameter that has its gradient first in most models, so that
+    the exchange is announced early."""
     ignored = model.parameters_to_ignore
     return [
         parameter
@@ -82,8 +82,8 @@ def layout(model: DistributedDataParallel) -> int:
 
 
 def goes_by_gloo(model: DistributedDataParallel) -> bool:
-    """Returns whether its gradients are exchanged on the CPU, by torch's Gloo
-    itself: for that Exchange.wait(for_group=True) waits."""
+    """Returns whether its gradients are exchanged on the CPU by torch's Gloo
+    itself, which Exchange.wait(for_group=True) waits for."""
     gloo = getattr(dist, "ProcessGroupGloo", None)
     if gloo is None or model.device_type != "cpu":
         return False

@@ -18,7 +18,7 @@ from ..session import Session
 from . import torchrun
 from ._store import TorchStore
 
-# How long after an error of torch the coordinator may take to say who is lost.
+# How long after an error of torch the coordinator may take to report the loss.
 _VERDICT_SECONDS = 5
 # Never set.
 _NEVER = "coxswain/never"
@@ -51,8 +51,8 @@ class _Process:
         self._before(kind, error, trace)
         if self.session is None or not isinstance(error, RuntimeError):
             return
-        # Where torch has noticed first that a rank is lost, outside of a
-        # backward pass, its own error names nobody.
+        # If torch notices first that a rank is lost, outside of a backward
+        # pass, its own error names no rank.
         ended = None if isinstance(error, Error) else verdict(self.session)
         if ended is not None:
             self._uncaught = ended
@@ -62,7 +62,7 @@ class _Process:
         if self.session is None:
             return
         try:
-            # As at the end of a block: in good order, or with what went wrong.
+            # As at the end of a block: cleanly, or with the exception.
             error = self._uncaught
             self.session.__exit__(type(error) if error else None, error, None)
         except Error as problem:
@@ -84,18 +84,18 @@ def init(
 
     plan: what the program asks for, as in Session.join, such as
         {"accumulation": 4, "commit_vote": True}.
-    process_group: whether torch gets its default process group from here, over
-        the coordinator's store, unless there is one; with
-        `process_group_backend`, such as "gloo" (by default torch chooses), and
-        `process_group_timeout` in seconds (by default torch's).
+    process_group: whether to make torch's default process group, over the
+        coordinator's store, unless there is one; with `process_group_backend`,
+        such as "gloo" (by default torch chooses), and `process_group_timeout`
+        in seconds (by default torch's).
     join: more arguments of Session.join. Without them all comes from the
         variables that `coxswain run` or torchrun has set; with torchrun,
         COXSWAIN_COORDINATOR must name the coordinator as well.
 
     Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and, where it is
     missing, MASTER_ADDR, for libraries that read them. The session ends with
-    the process: in good order, or as failed, with the text of an exception that
-    nobody has caught. `leave` ends it before.
+    the process: cleanly, or as failed with the text of an uncaught exception.
+    `leave` ends it before.
 
     Raises as Session.join; Error with the code FAILED_PRECONDITION if the
     process has a session, or torch's process group has another rank for it.
@@ -132,8 +132,8 @@ def session() -> Session:
 
 
 def leave(reason: str = "done", failed: bool = False) -> None:
-    """Ends the session before the process ends; see Session.leave. The second
-    time it does nothing."""
+    """Ends the session before the process ends; see Session.leave. A second
+    call does nothing."""
     session().leave(reason, failed)
 
 
@@ -153,8 +153,8 @@ _groups = itertools.count()
 
 
 def group_store(session: Session) -> TorchStore:
-    """Returns a store for a process group. Another one each time, in the same
-    order on all ranks: torch expects an empty store."""
+    """Returns a store for a process group: a new one for each call, in the same
+    order on all ranks, because torch expects an empty store."""
     return TorchStore(session, "torch/%d/" % next(_groups))
 
 
@@ -170,8 +170,8 @@ def _refused(text: str) -> Error:
 
 
 def _check_rank(session: Session) -> None:
-    """Raises Error if torch has other numbers, of torchrun or of a process
-    group that the program has made by itself."""
+    """Raises Error if the rank or the world size differs from that of torchrun,
+    or of a process group that the program has made by itself."""
     given: Tuple[Any, Any]
     if dist.is_initialized():
         given = dist.get_rank(), dist.get_world_size()
@@ -227,8 +227,8 @@ def _init_process_group(
 def _rendezvous(
     url: str, **unused: Any
 ) -> Iterator[Tuple[TorchStore, int, int]]:
-    """Serves init_process_group(init_method="coxswain://HOST:PORT/JOB"), of
-    which each part may be left out where a variable has it."""
+    """Serves init_process_group(init_method="coxswain://HOST:PORT/JOB"); each
+    part may be left out if its variable is set."""
     joined = current()
     if joined is None:
         parts = urlsplit(url)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Timeout = Union[datetime.timedelta, float, int]
 
 # torch keeps the C++ half of a store alive, and not this one: without a
-# reference of Python's own its next use is an internal error of torch. As many
-# as there are process groups, until the process ends.
+# reference of Python's own its next use is an internal error of torch. One for
+# each process group, until the process ends.
 _kept: List[TorchStore] = []
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=5)
@@ -31,13 +31,14 @@ class TorchStore(dist.Store):
     neither MASTER_ADDR nor a port, and ends with the generation. Keys have at
     most 1 KiB, values at most 1 MiB. Safe from any thread.
 
-    A wait that passes its timeout (5 minutes unless set_timeout says otherwise)
-    raises torch.distributed.DistStoreError, whose text names the missing keys;
-    other errors are those of coxswain.Store, such as PeerLost.
+    A wait that passes its timeout (5 minutes, or that of set_timeout) raises
+    torch.distributed.DistStoreError, whose text names the missing keys; other
+    errors are those of coxswain.Store, such as PeerLost.
     """
 
     def __init__(self, session: Session, prefix: str = "torch/") -> None:
-        """session: whose store it is. prefix: of its keys there."""
+        """session: the one whose store it uses. prefix: that of its keys
+        there."""
         super().__init__()
         self._session = session
         self._prefix = prefix
@@ -97,7 +98,7 @@ class TorchStore(dist.Store):
         return self._session.store.delete(self._prefix + key)
 
     def multi_get(self, keys: Sequence[str]) -> List[bytes]:
-        """Returns several values, and waits until there are all."""
+        """Returns several values, and waits until all exist."""
         return [self.get(key) for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Value]) -> None:
@@ -106,7 +107,7 @@ class TorchStore(dist.Store):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Returns true: there are append, multi_get and multi_set."""
+        """Returns true: the store has append, multi_get and multi_set."""
         return True
 
     def num_keys(self) -> int:
@@ -114,12 +115,12 @@ class TorchStore(dist.Store):
         return self._session.store.count(self._prefix)
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Sets how long get and wait wait."""
+        """Sets how long get and wait block."""
         self._timeout = timeout
 
     @property
     def timeout(self) -> datetime.timedelta:
-        """How long get and wait wait."""
+        """How long get and wait block."""
         return self._timeout
 
     def clone(self) -> TorchStore:

@@ -2,7 +2,7 @@
 
 For `coxswain run --follow`, and for programs that call follow_all() before they
 make a model. The number of micro-batches is then the program's own, the same
-one on all ranks: the plan says windows=program.
+one on all ranks: the plan has windows=program.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ def follow_all(model_class: Any = None) -> None:
 
     init_process_group then goes over the coordinator's store, unless the
     program names another one. register_comm_hook of these models works as
-    before. The second time it does nothing.
+    before. A second call does nothing.
 
-    model_class: DistributedDataParallel, where torch is not imported in whole.
+    model_class: DistributedDataParallel, while torch is not imported
+        completely.
     """
     if model_class is None:
         from torch.nn.parallel import DistributedDataParallel as model_class
@@ -47,7 +48,7 @@ def _following(init: Callable[..., None]) -> Callable[..., None]:
     def wrapper(self: Any, *arguments: Any, **named: Any) -> None:
         _join()
         init(self, *arguments, **named)
-        # At the first call torch is imported in whole.
+        # At the first call torch is imported completely.
         from ._follow import follow
 
         _runs[self] = follow(self)

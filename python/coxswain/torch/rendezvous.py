@@ -55,14 +55,14 @@ _logger = logging.getLogger(__name__)
 
 
 def creator() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """Returns what makes a handler of torchrun's options."""
+    """Returns the function that makes a handler of torchrun's options."""
     return create
 
 
 def create(params: RendezvousParameters) -> RendezvousHandler:
     """Returns a handler for the options of one torchrun.
 
-    Raises ValueError, naming the option, if one makes no sense or is missing.
+    Raises ValueError, naming the option, if one is not valid or is missing.
     """
     # torchrun always adds its own "timeout".
     unknown = sorted(
@@ -120,7 +120,7 @@ class Handler(RendezvousHandler):
         self._security = security
         self._join_timeout = join_timeout
         self._round: Optional[Round] = None
-        # What the user has set stays, for the workers of all rounds.
+        # What the user has set is kept for the workers of all rounds.
         self._set_by_user = {name for name, text in os.environ.items() if text}
 
     def get_backend(self) -> str:
@@ -128,15 +128,15 @@ class Handler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        # Workers that want a TCPStore make one at MASTER_ADDR themselves.
+        # Workers that need a TCPStore make one at MASTER_ADDR themselves.
         return False
 
     def get_run_id(self) -> str:
         return str(self._params.run_id)
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits for the next generation of the agents. The workers of all
-        agents have ended, or are about to be stopped, by then."""
+        """Waits for the next generation of the agents. Called when the workers
+        of all agents have ended, or are about to be stopped."""
         closed = self._round.closed if self._round is not None else ""
         if closed:
             raise RendezvousClosedError(
@@ -156,14 +156,14 @@ class Handler(RendezvousHandler):
                 if time.monotonic() > deadline:
                     raise _explained(error) from error
                 continue
-            self._tell_workers(session)
+            self._set_variables(session)
             return RendezvousInfo(
                 store, session.rank, session.world_size, address
             )
 
     def num_nodes_waiting(self) -> int:
-        """Returns 1 if the agents are to form their next generation: an agent
-        was lost, starts its workers again, or wants to come in."""
+        """Returns 1 if the agents are to form their next generation, because an
+        agent was lost, restarts its workers, or waits to join."""
         if self._round is None or not self._round.over():
             return 0
         return 1
@@ -176,7 +176,7 @@ class Handler(RendezvousHandler):
             self._round.close("closed")
 
     def shutdown(self) -> bool:
-        """Tells the other agents that there will be no more rounds, and
+        """Notifies the other agents that there are no more rounds, and
         leaves."""
         if self._round is None:
             return True
@@ -231,24 +231,24 @@ class Handler(RendezvousHandler):
             **self._security,
         )
 
-    # ---- what is told to the workers ----
+    # ---- the variables of the workers ----
 
     def _address(self, session: Session) -> str:
         if self._params.local_addr:
             return str(self._params.local_addr)
         return session.member(session.rank).address
 
-    def _tell_workers(self, session: Session) -> None:
-        """Sets the variables by which workers find their job. They inherit the
-        environment of their agent, and each round is another attempt."""
-        told = {
+    def _set_variables(self, session: Session) -> None:
+        """Sets the variables by which workers find their job. Workers inherit
+        the environment of their agent, and each round is another attempt."""
+        variables = {
             "COXSWAIN_COORDINATOR": self._coordinator,
             "COXSWAIN_JOB": self.get_run_id(),
             "COXSWAIN_ATTEMPT": str(session.generation),
         }
         for name, value in self._security.items():
-            told["COXSWAIN_" + name.upper()] = value
-        for name, value in told.items():
+            variables["COXSWAIN_" + name.upper()] = value
+        for name, value in variables.items():
             if value and name not in self._set_by_user:
                 os.environ[name] = value
 
@@ -262,9 +262,9 @@ def _may_retry(error: Error, known: bool) -> bool:
         return True
     if isinstance(error, ManifestsDiffer):
         return False
-    if known:  # its place is gone
+    if known:  # it has lost its place
         return error.code in (Code.FAILED_PRECONDITION, Code.ALREADY_EXISTS)
-    # The agent that it replaces has not been missed yet.
+    # The loss of the agent that it replaces has not been noticed yet.
     return (
         error.code is Code.FAILED_PRECONDITION
         and "ranks taken" in str(error)

@@ -1,6 +1,6 @@
-"""Who a process is that torchrun has started: docs/torchrun.md.
+"""The identity of a process that torchrun has started: docs/torchrun.md.
 
-Of the standard library alone.
+Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Container, Dict, Mapping, Optional
 from ..errors import InvalidArgument
 
 RUN_ID = "TORCHELASTIC_RUN_ID"
-# What torchrun calls a job that --rdzv-id does not name.
+# torchrun's name for a job without --rdzv-id.
 UNNAMED = "none"
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -29,25 +29,24 @@ def is_worker(environ: Mapping[str, str]) -> bool:
 def join_arguments(
     environ: Mapping[str, str], given: Container[str] = ()
 ) -> Dict[str, Any]:
-    """Returns arguments of Session.join that torchrun's variables stand for:
-    job, node, slot, world_size and attempt. None of them where this process
-    was not started by torchrun.
+    """Returns the arguments of Session.join that torchrun's variables stand
+    for: job, node, slot, world_size and attempt. Returns none if torchrun has
+    not started this process.
 
-    Left out is what COXSWAIN_JOB, COXSWAIN_WORLD_SIZE or COXSWAIN_ATTEMPT say;
+    Leaves out what COXSWAIN_JOB, COXSWAIN_WORLD_SIZE or COXSWAIN_ATTEMPT set;
     COXSWAIN_NODE and COXSWAIN_LOCAL_RANK replace GROUP_RANK and LOCAL_RANK.
 
-    given: arguments that the program has, and that are not looked for: a job
-        needs no name here that it has there.
+    given: arguments that the program has set, which are not read from
+        variables.
 
-    Raises InvalidArgument, naming the variable, if torchrun's make no sense,
-    the job has no name that others do not have, or `coxswain run` has set
-    variables as well.
+    Raises InvalidArgument, naming the variable, if torchrun's are not valid,
+    the job has no name of its own, or `coxswain run` has set variables as well.
     """
     if not is_worker(environ):
         return {}
     if environ.get("COXSWAIN_LAUNCHER_ID"):
         raise InvalidArgument(
-            "both torchrun and `coxswain run` say who this process is (%s and "
+            "both torchrun and `coxswain run` have started this process (%s and "
             "COXSWAIN_LAUNCHER_ID are set): start it with one of them" % RUN_ID
         )
     arguments: Dict[str, Any] = {}
@@ -70,10 +69,10 @@ def join_arguments(
 
 
 def check_name(name: str, where: str, beside: int = 0) -> str:
-    """Returns a job's name.
+    """Returns a job's name if it is valid.
 
-    where: what gives it, such as "--rdzv-id". beside: how many characters are
-    added to it. Raises InvalidArgument if the coordinator would not take it.
+    where: what sets it, such as "--rdzv-id". beside: how many characters are
+    added to it. Raises InvalidArgument if the coordinator would refuse it.
     """
     if re.fullmatch(r"[A-Za-z0-9._-]+", name) is None or name in (".", ".."):
         raise InvalidArgument(
@@ -92,7 +91,7 @@ def _job(environ: Mapping[str, str]) -> str:
     run_id = environ[RUN_ID]
     if run_id != UNNAMED:
         return check_name(run_id, "torchrun's --rdzv-id (%s)" % RUN_ID)
-    # Every torchrun without a name has this one.
+    # Every torchrun without --rdzv-id has this name.
     start = _start(environ)
     if start is None or _number(environ, "GROUP_WORLD_SIZE") != 1:
         raise InvalidArgument(
@@ -104,9 +103,9 @@ def _job(environ: Mapping[str, str]) -> str:
 
 
 def _start(environ: Mapping[str, str]) -> Optional[str]:
-    """Returns what differs between any two starts of torchrun on one node: a
-    part of the name of its folder for logs, <run id>_<random>, which it keeps
-    over restarts of the workers. None if it has no such folder."""
+    """Returns a text that differs between any two starts of torchrun on one
+    node: a part of the name of its folder for logs, <run id>_<random>, which it
+    keeps over restarts of the workers. None if it has no such folder."""
     parts = environ.get(_ERROR_FILE, "").split(os.sep)
     for folder, attempt in zip(parts, parts[1:]):
         prefix = environ[RUN_ID] + "_"
