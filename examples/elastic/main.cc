@@ -18,7 +18,7 @@ using coxswain::torch::ElasticTraining;
 
 constexpr int64_t kRows = 32;  // of a batch
 
-// The rows from `first` on of the endless data: the same whoever asks.
+// Returns the rows from `first` on of the endless data: the same on all ranks.
 torch::Tensor Rows(int64_t first) {
   torch::manual_seed(first);
   return torch::randn({kRows, 64});
@@ -38,7 +38,7 @@ absl::Status Train(int64_t steps) {
   COXSWAIN_RETURN_IF_ERROR(coxswain::DrainOnSignal());
   options.run.drain_requested = coxswain::DrainSignalled;
 
-  // Runs once in each generation of the job, from the step that it finds.
+  // Runs once in each generation of the job, from the step that the job is at.
   return ElasticTraining::Run(
       options, model, optimizer, [&](ElasticTraining& t) -> absl::Status {
         std::cout << "rank " << t.rank() << " of " << t.world_size() << " pid "

@@ -15,7 +15,7 @@ namespace {
 // The IDX format's magic numbers: unsigned bytes, of one or three dimensions.
 constexpr uint32_t kLabelsMagic = 0x00000801;
 constexpr uint32_t kImagesMagic = 0x00000803;
-// No packaged file comes near; a bound on what a broken header can ask for.
+// More than any packaged file has: bounds what a broken header can ask for.
 constexpr uint32_t kMaxCount = 1000000;
 
 class GzipReader {
@@ -28,7 +28,7 @@ class GzipReader {
     return absl::NotFoundError(
         absl::StrCat("cannot open ", path_,
                      "; install the Debian package dataset-fashion-mnist, or "
-                     "say where it is with --data"));
+                     "give its folder with --data"));
   }
 
   absl::Status Read(uint8_t* out, size_t bytes) {
@@ -48,9 +48,8 @@ class GzipReader {
   absl::Status Expect(uint32_t wanted, const char* what) {
     COXSWAIN_ASSIGN_OR_RETURN(const uint32_t value, ReadUint32());
     if (value == wanted) return absl::OkStatus();
-    return absl::DataLossError(
-        absl::StrCat(path_, " is not what it should be: ", what, " is ", value,
-                     ", expected ", wanted));
+    return absl::DataLossError(absl::StrCat(
+        path_, " is not valid: ", what, " is ", value, ", expected ", wanted));
   }
 
  private:

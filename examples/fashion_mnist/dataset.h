@@ -23,8 +23,8 @@ struct Dataset {
 };
 
 // Reads "<folder>/<prefix>-images-idx3-ubyte.gz" and the labels beside it;
-// `prefix` is "train" or "t10k". NOT_FOUND tells which package has the files,
-// DATA_LOSS what is wrong with them.
+// `prefix` is "train" or "t10k". Fails with NOT_FOUND, naming the package that
+// has the files, or with DATA_LOSS, naming what is wrong with them.
 absl::StatusOr<Dataset> ReadDataset(const std::string& folder,
                                     const std::string& prefix);
 

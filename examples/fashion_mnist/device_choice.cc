@@ -13,7 +13,7 @@
 namespace coxswain::examples {
 namespace {
 
-// How many GPUs both can use.
+// Returns how many GPUs both libtorch and this library can use.
 int UsableGpus(const DeviceFacts& facts) {
   return facts.torch_has_cuda ? std::min(facts.torch_gpus, facts.gpus) : 0;
 }
@@ -113,14 +113,14 @@ DeviceFacts FindDevices(const Device& assigned, int local_rank,
 
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view asked,
                                           const DeviceFacts& facts) {
-  if (asked == "cpu") return Cpu("--device says so");
+  if (asked == "cpu") return Cpu("--device asks for it");
   if (asked == "auto") return ChooseAuto(facts);
   if (asked == "cuda") return CheckThere(asked, facts, OwnGpu(facts));
   absl::string_view number = asked;
   int index = 0;
   if (absl::ConsumePrefix(&number, "cuda:") &&
       absl::SimpleAtoi(number, &index) && index >= 0) {
-    return CheckThere(asked, facts, Gpu(index, "--device says so"));
+    return CheckThere(asked, facts, Gpu(index, "--device asks for it"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "--device is auto, cpu, cuda or cuda:N (such as cuda:0), not '", asked,

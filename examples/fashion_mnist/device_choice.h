@@ -23,7 +23,8 @@ struct DeviceFacts {
   std::string backend = "auto";  // of the session
 };
 
-// Of this process; the last three from what its launcher has set.
+// Returns the facts of this process; the last three from what its launcher has
+// set.
 DeviceFacts FindDevices(const Device& assigned, int local_rank,
                         int local_world_size);
 
@@ -32,10 +33,11 @@ struct DeviceChoice {
   std::string why;  // "libtorch was built without CUDA"
 };
 
-// `asked` is auto, cpu, cuda (the one that the launcher has assigned, or the
-// one of this local rank) or cuda:N. auto is the CPU where there is no GPU for
-// each worker, or the back end moves none of their memory. INVALID_ARGUMENT:
-// none of these. FAILED_PRECONDITION: there is no such GPU, and why.
+// Returns where to train. `asked` is auto, cpu, cuda (the one that the launcher
+// has assigned, or the one of this local rank) or cuda:N. auto is the CPU where
+// there is no GPU for each worker, or the back end moves none of their memory.
+// Fails with INVALID_ARGUMENT if it is none of these, and with
+// FAILED_PRECONDITION and the reason if there is no such GPU.
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view asked,
                                           const DeviceFacts& facts);
 

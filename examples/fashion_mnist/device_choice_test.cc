@@ -28,8 +28,8 @@ std::string Choose(absl::string_view asked, const DeviceFacts& facts) {
 }
 
 TEST(DeviceChoiceTest, TheCpuIsAlwaysThere) {
-  EXPECT_EQ(Choose("cpu", Gpus(2)), "the CPU: --device says so");
-  EXPECT_EQ(Choose("cpu", DeviceFacts()), "the CPU: --device says so");
+  EXPECT_EQ(Choose("cpu", Gpus(2)), "the CPU: --device asks for it");
+  EXPECT_EQ(Choose("cpu", DeviceFacts()), "the CPU: --device asks for it");
 }
 
 TEST(DeviceChoiceTest, AutoSaysWhatItTookAndWhy) {
@@ -42,7 +42,7 @@ TEST(DeviceChoiceTest, AutoSaysWhatItTookAndWhy) {
   gloo.backend = "gloo";
   EXPECT_EQ(Choose("auto", gloo),
             "the CPU: the back end gloo moves its memory");
-  // All workers of a host come to the same.
+  // All workers of a host choose alike.
   EXPECT_EQ(Choose("auto", Gpus(1, 0, 2)), "the CPU: 2 workers here and 1 GPU");
   EXPECT_EQ(Choose("auto", Gpus(1, 1, 2)), "the CPU: 2 workers here and 1 GPU");
 }
@@ -53,7 +53,7 @@ TEST(DeviceChoiceTest, TheLauncherAssigns) {
   EXPECT_EQ(Choose("auto", facts), "cuda:3: the launcher has assigned it");
   EXPECT_EQ(Choose("cuda", facts), "cuda:3: the launcher has assigned it");
   facts.local_world_size = 1;
-  EXPECT_EQ(Choose("cuda:1", facts), "cuda:1: --device says so");
+  EXPECT_EQ(Choose("cuda:1", facts), "cuda:1: --device asks for it");
 }
 
 TEST(DeviceChoiceTest, AGpuThatIsNotThereIsAnErrorThatSaysWhy) {

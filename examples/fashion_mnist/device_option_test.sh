@@ -21,7 +21,7 @@ expect() {
 }
 
 wrong="--device is auto, cpu, cuda or cuda:N"
-expect 0 "Training on the CPU: --device says so" \
+expect 0 "Training on the CPU: --device asks for it" \
   "${trainer}" --check --device cpu
 expect 2 "${wrong}" "${trainer}" --check --device gpu
 expect 2 "${wrong}" "${quickstart}" --device gpu
@@ -36,13 +36,13 @@ case "${found}" in
     expect 2 "GPU 999" "${trainer}" --check --device cuda:999
     ;;
   "Training on the CPU: "?*)
-    # For the same reason as auto gave.
+    # With the reason that auto has printed.
     why="${found#Training on the CPU: }"
     expect 2 "--device cuda: ${why}" "${trainer}" --check --device cuda
     expect 2 "--device cuda:1: ${why}" "${trainer}" --check --device cuda:1
     ;;
   *)
-    echo "FAILED: auto says '${found}'" >&2
+    echo "FAILED: auto prints '${found}'" >&2
     failures=$((failures + 1))
     ;;
 esac

@@ -63,7 +63,7 @@ void ProgressDisplay::Begin(absl::string_view hook) {
 std::string ProgressDisplay::Show(const StepEvent& event) {
   if (terminal_) {
     drawn_ = true;
-    // Return to the first column, and clear what a longer line left behind.
+    // Returns to the first column, and clears the rest of a longer line.
     return absl::StrCat("\r", hook_, " ", Bar(event), " ", Numbers(event),
                         "\x1b[K");
   }

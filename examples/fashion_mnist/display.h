@@ -10,18 +10,18 @@
 
 namespace coxswain::examples {
 
-// Shows how training goes on: one bar that is drawn over itself on a terminal,
-// a plain line every tenth of the run elsewhere. One thread only.
+// Shows the progress of training: on a terminal one bar that is drawn over
+// itself, elsewhere a plain line every tenth of the run. One thread only.
 class ProgressDisplay {
  public:
-  // `terminal`: whether what is printed goes to one.
+  // `terminal`: whether it is printed to one.
   explicit ProgressDisplay(bool terminal) : terminal_(terminal) {}
 
-  // A new run begins.
+  // Begins a new run.
   void Begin(absl::string_view hook);
-  // The text to print now; empty if there is nothing to say yet.
+  // Returns the text to print now; empty if there is none yet.
   std::string Show(const StepEvent& event);
-  // The text that ends the bar.
+  // Returns the text that ends the bar.
   std::string End();
 
  private:
@@ -34,8 +34,8 @@ class ProgressDisplay {
 // "827.7 kB" (decimal units).
 std::string HumanBytes(double bytes);
 
-// The closing table, one row a run, and a warning for each run whose hook
-// never started to compress.
+// Returns the closing table, one row a run, and a warning for each run whose
+// hook never started to compress.
 std::string ResultTable(const std::vector<ResultEvent>& results);
 
 // {"world_size": N, "mode": M, "runs": [{hook, steps, test_accuracy, ...}]};

@@ -10,7 +10,8 @@
 
 namespace coxswain::examples {
 
-// What the trainer's rank 0 tells whoever started it: one JSON object a line.
+// What the trainer's rank 0 prints for the program that started it: one JSON
+// object a line.
 
 // A step has been taken.
 struct StepEvent {
@@ -42,7 +43,7 @@ struct ResultEvent {
 using Event = std::variant<StepEvent, ResultEvent>;
 
 std::string ToJsonLine(const Event& event);
-// INVALID_ARGUMENT if the line is not such an event.
+// Fails with INVALID_ARGUMENT if the line is not such an event.
 absl::StatusOr<Event> ParseEvent(absl::string_view line);
 
 }  // namespace coxswain::examples

@@ -28,7 +28,7 @@ class Network : public ::torch::nn::Module {
   ::torch::nn::Linear fc2_;
 };
 
-// The chosen samples as tensors that own their memory.
+// Returns the chosen samples as tensors that own their memory.
 struct Batch {
   ::torch::Tensor images;
   ::torch::Tensor labels;

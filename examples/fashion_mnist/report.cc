@@ -43,7 +43,7 @@ int Progress(const std::string& hook, const std::string& into) {
     }
   }
   std::cout << display.End() << std::flush;
-  // A trainer that failed has said why on standard error.
+  // A trainer that failed has printed the reason on standard error.
   return done ? 0 : 1;
 }
 
@@ -74,7 +74,7 @@ int Table(int world_size, const std::string& mode, const std::string& json,
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Shows what the trainers of quickstart.sh say");
+  CLI::App app("Shows the progress and results of quickstart.sh");
   app.require_subcommand(1);
   std::string hook, into, mode, json, from;
   int world_size = 0;

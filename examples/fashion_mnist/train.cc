@@ -68,9 +68,9 @@ void AddOptions(CLI::App& app, TrainerOptions& options, bool& events,
   app.add_flag("--events", events,
                "print progress as JSON lines, for programs (rank 0)");
   app.add_flag("--check", check,
-               "only check the options, say where it would train, and end");
+               "only check the options, print where it would train, and end");
   app.add_option("--check-workers", check_workers,
-                 "with --check: how many workers there are to be here")
+                 "with --check: how many workers are to run on this host")
       ->check(CLI::Range(1, 1000000));
 }
 
@@ -83,7 +83,7 @@ void PrintEvent(ProgressDisplay& display, const Event& event) {
   }
 }
 
-// Before anything is started; says which device it would be.
+// Runs before anything is started; prints which device it would be.
 int Check(const TrainerOptions& options, int workers) {
   const auto choice = coxswain::examples::ChooseDevice(
       options.device, coxswain::examples::FindDevices(
@@ -98,7 +98,7 @@ int Check(const TrainerOptions& options, int workers) {
 }
 
 int Train(TrainerOptions options, bool events) {
-  // What a program reads, people do not: no log but of trouble.
+  // A program reads the output, so the log has warnings and errors only.
   if (events) coxswain::SetLogLevel("warning");
   ProgressDisplay display(/*terminal=*/false);
   display.Begin(options.hook);

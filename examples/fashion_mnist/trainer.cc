@@ -156,15 +156,15 @@ absl::Status Trainer::Resume() {
   if (!(text >> state.epoch >> state.seed >> state.position)) {
     return absl::DataLossError(absl::StrCat("checkpoint '",
                                             resumed->checkpoint_id,
-                                            "' does not say where its data "
-                                            "is"));
+                                            "' has no position of "
+                                            "its data"));
   }
   return StartSampler(state);
 }
 
 void Trainer::HeedSignal() {
   if (!DrainSignalled() || std::exchange(signal_heeded_, true)) return;
-  // Both go with the next ticket, so one decision says both.
+  // Both go with the next ticket, so one decision has both.
   session_->schedule().RequestCheckpoint("SIGTERM");
   session_->schedule().RequestStop("SIGTERM");
 }
@@ -191,7 +191,7 @@ absl::Status Trainer::Run() {
   }
   if (status.ok()) return session_->Leave("training is done");
   status = Explain(*session_, status);
-  // What else goes wrong while leaving is a consequence of `status`.
+  // Further errors while leaving are consequences of `status`.
   session_->Leave(status.message(), /*failed=*/true).IgnoreError();
   return status;
 }
@@ -311,7 +311,7 @@ void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
 
 absl::StatusOr<double> Trainer::TestAccuracy() {
   ::torch::NoGradGuard no_grad;
-  // Outlives this function if a peer stalls and the wait below gives up.
+  // Outlives this function if a peer stalls and the wait below times out.
   const auto right = std::make_shared<int64_t>(0);
   const int64_t stride = kTestBatch * session_->world_size();
   for (int64_t first = session_->rank() * kTestBatch; first < test_.count();

@@ -27,12 +27,12 @@ struct TrainerOptions {
   uint64_t seed = 1;
   std::string device = "auto";  // see ChooseDevice
   std::string data = "/usr/share/datasets/fashion-mnist";
-  int64_t checkpoint_every = 0;  // steps; 0: only where somebody asks
+  int64_t checkpoint_every = 0;  // steps; 0: only on request
   CheckpointRetention retention;
   // Where training goes on from: a checkpoint's id, or "newest", which is the
   // beginning where the job has none yet. Empty: from the beginning.
   std::string resume;
-  // Told on rank 0 only, several times a second.
+  // Called on rank 0 only, several times a second.
   std::function<void(const Event&)> on_event = [](const Event&) {};
 };
 
@@ -59,7 +59,7 @@ class Trainer {
   };
 
   Trainer() = default;
-  // Moves the model, and says so in the log.
+  // Moves the model, and logs it.
   absl::Status MoveToDevice(SessionOptions* options);
   // With its tensors where the model is.
   Batch Here(Batch batch) const;
@@ -70,14 +70,15 @@ class Trainer {
   void HeedSignal();
   absl::Status SaveIfAsked();
   absl::Status TrainAndTest();
-  // All ranks have agreed to stop, or have taken all steps of the plan.
+  // Returns whether all ranks have agreed to stop, or have taken all steps of
+  // the plan.
   bool Over() const;
   absl::Status TrainEpoch();
   absl::Status TrainMicroBatch(const Batch& batch);
   // Before what may exchange gradients; TakeStep counts what they sent.
   void BeginExchange();
   absl::Status TakeStep();
-  // Steps taken, and those to come if the plan stays as it is.
+  // Returns the steps taken, and those to come if the plan stays as it is.
   int64_t steps_total() const;
   void CountStep(double loss, int64_t payload, bool compressed);
   absl::StatusOr<double> TestAccuracy();

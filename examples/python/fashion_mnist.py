@@ -11,7 +11,7 @@ FOLDER = "/usr/share/datasets/fashion-mnist"
 
 
 def arguments(description):
-    """Returns what the examples take from their command lines."""
+    """Returns the options of the examples' command lines."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", default=FOLDER)
     parser.add_argument("--epochs", type=int, default=1)
@@ -26,7 +26,7 @@ def _read(path, header):
     except FileNotFoundError:
         raise SystemExit(
             "there is no %s: install the Debian package "
-            "dataset-fashion-mnist, or say by --data where it is" % path
+            "dataset-fashion-mnist, or give its folder with --data" % path
         ) from None
     return torch.frombuffer(values, dtype=torch.uint8)
 
@@ -40,7 +40,7 @@ def load(kind, folder=FOLDER, count=60000):
 
 
 class Network(nn.Module):
-    """What a Trainer wants: the loss comes out of it, too."""
+    """A network whose output has the loss as well, as a Trainer expects."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,8 @@ class Network(nn.Module):
 
 
 def accuracy(model, folder=FOLDER, count=10000):
-    """Returns the share of test images that a model tells right."""
+    """Returns the share of test images that a model classifies correctly, 0 to
+    1."""
     images, labels = load("t10k", folder, count).tensors
     model.eval()
     with torch.no_grad():
