@@ -31,17 +31,17 @@ TEST(CertificatesTest, ACertificateRunsOut) {
               StatusIs(absl::StatusCode::kUnauthenticated, testing::_));
 }
 
-TEST(CertificatesTest, OneNameOfOursSaysWhoItIs) {
+TEST(CertificatesTest, OneNameOfOursIdentifiesTheHolder) {
   const auto job = SubjectOf({"https://example.org", "coxswain://job/a"});
   ASSERT_TRUE(job.has_value());
   EXPECT_FALSE(job->is_operator);
   EXPECT_EQ(job->job, "a");
-  const auto somebody = SubjectOf({"coxswain://operator"});
-  ASSERT_TRUE(somebody.has_value());
-  EXPECT_TRUE(somebody->is_operator);
+  const auto holder = SubjectOf({"coxswain://operator"});
+  ASSERT_TRUE(holder.has_value());
+  EXPECT_TRUE(holder->is_operator);
 }
 
-TEST(CertificatesTest, NoneOrSeveralAreNobody) {
+TEST(CertificatesTest, NoneOrSeveralIdentifyNoHolder) {
   EXPECT_FALSE(SubjectOf({}).has_value());
   EXPECT_FALSE(SubjectOf({"coxswain://job/"}).has_value());
   EXPECT_FALSE(SubjectOf({"coxswain://job/a", "coxswain://job/b"}).has_value());

@@ -9,7 +9,7 @@
 namespace coxswain {
 namespace {
 
-// The value of a finite float16 by its definition.
+// Returns the value of a finite float16 by its definition.
 double Float16Value(uint16_t half) {
   const int exponent = (half >> 10) & 0x1f;
   const int mantissa = half & 0x3ff;

@@ -22,7 +22,7 @@ TEST(HostMemoryTest, IsAlignedAndWritable) {
   }
 }
 
-TEST(HostMemoryTest, WhatNobodyHasIsNull) {
+TEST(HostMemoryTest, MemoryThatIsNotThereIsNull) {
   EXPECT_EQ(AllocateHostMemory(std::numeric_limits<size_t>::max()), nullptr);
 }
 

@@ -22,7 +22,7 @@ using testing::SizeIs;
 
 class LogRateTest : public testing::Test {
  protected:
-  // What is logged meanwhile.
+  // Returns what is logged meanwhile.
   template <typename Do>
   static std::vector<std::string> LinesOf(const Do& what) {
     testing::internal::CaptureStderr();

@@ -99,7 +99,7 @@ class RecordingSink : public LogSink {
   std::vector<std::string> lines;
 };
 
-TEST(LoggingTest, SinksAreToldWhateverIsPrintedButNotOfTheirOwnLines) {
+TEST(LoggingTest, SinksReceiveAllLinesButTheirOwn) {
   ASSERT_TRUE(SetLogLevel("warning"));
   testing::internal::CaptureStderr();
   {

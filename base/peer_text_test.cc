@@ -19,7 +19,7 @@ TEST(PeerTextTest, NothingOfALineCommandsATerminal) {
   EXPECT_EQ(OneLine("\xc2"), "\xc2");
 }
 
-TEST(PeerTextTest, SaysWhetherThereIsAnyControlCharacter) {
+TEST(PeerTextTest, FindsAnyControlCharacter) {
   EXPECT_FALSE(HasControls(""));
   EXPECT_FALSE(HasControls("powersgd(rank=4) \xc3\xa9"));
   EXPECT_TRUE(HasControls("a\n"));
@@ -60,7 +60,7 @@ TEST(Utf8Test, TheResultIsAlwaysValid) {
       std::string bytes = {static_cast<char>(first), static_cast<char>(second),
                            '\x80', '\xbf', 'z'};
       const std::string valid = ValidUtf8(bytes);
-      // Throws at what is no UTF-8.
+      // Throws if it is no UTF-8.
       EXPECT_NO_THROW(nlohmann::json(valid).dump()) << first << " " << second;
       EXPECT_EQ(ValidUtf8(valid), valid);
       EXPECT_EQ(valid.back(), 'z');

@@ -50,7 +50,7 @@ TEST_F(ProcessMemoryTest, GroupsAboveCountToo) {
 TEST_F(ProcessMemoryTest, VersionOneInAContainer) {
   Write("memory/memory.limit_in_bytes", "536870912\n");
   EXPECT_EQ(Memory("4:memory:/docker/abc\n"), int64_t{512} << 20);
-  // Without a limit it says a number that no machine has.
+  // Without a limit it contains a number that no machine has.
   Write("memory/memory.limit_in_bytes", "9223372036854771712\n");
   EXPECT_EQ(Memory("4:memory:/docker/abc\n"), kMachine);
 }

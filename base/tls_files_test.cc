@@ -56,7 +56,7 @@ TEST(TlsFilesTest, AcceptsWhatBelongsTogether) {
   EXPECT_EQ(facts.not_after, kValid.not_after);
 }
 
-TEST(TlsFilesTest, SaysWhichFileIsWrong) {
+TEST(TlsFilesTest, NamesTheFileThatIsWrong) {
   const auto ca = *CertificateAuthority::Create("ca", kValid);
   const KeyPair pair = Issue(ca, kValid);
   const std::string cert = Write("cert", pair.cert);
@@ -83,7 +83,7 @@ TEST(TlsFilesTest, SaysWhichFileIsWrong) {
   }
 }
 
-TEST(TlsFilesTest, SaysWhatHasRunOut) {
+TEST(TlsFilesTest, NamesWhatHasExpired) {
   const auto ca = *CertificateAuthority::Create("ca", kValid);
   const KeyPair pair = Issue(ca, kValid);
   const TlsFiles files = {Write("cert", pair.cert), Write("key", pair.key), ""};

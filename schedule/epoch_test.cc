@@ -58,8 +58,8 @@ TEST(EpochTest, ItIsReadable) {
 // Every history of one round: two ranks, coordinators of some terms that know
 // of any fallback epoch or of none, some fallback epochs. Decisions stay under
 // way for as long as they like, and a rank takes one of any leader, also of one
-// that it has left: nothing but the comparison keeps it from that. The release
-// of the fallback coordinator is not waited for either.
+// that it has left: nothing but the comparison prevents that. No rank waits for
+// the release of the fallback coordinator either.
 constexpr int kRanks = 2;
 constexpr int64_t kMostTerms = 2;
 constexpr int64_t kMostFallbacks = 2;
@@ -249,7 +249,7 @@ TEST(EpochTest, NoRoundIsFollowedInTwoWaysInAnyHistory) {
   }
 }
 
-// That each half of the comparison, at each end, is what keeps them apart.
+// Each half of the comparison is needed, at each end.
 TEST(EpochTest, AnythingLessIsFollowedInTwoWays) {
   const Earlier never = [](const Epoch&, const Epoch&) { return false; };
   const Earlier fallback_only = [](const Epoch& made, const Epoch& known) {

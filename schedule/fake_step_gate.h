@@ -39,16 +39,18 @@ class FakeSchedule {
   StepGate* gate(int rank) { return gates_[rank].get(); }
 
   // Sets what happens in a round. Called before the round is decided.
-  void SkipAt(int64_t round, const std::string& reason = "the test said so") {
+  void SkipAt(int64_t round,
+              const std::string& reason = "the test asks for it") {
     MutexLock lock(&mutex_);
     skips_[round] = reason;
   }
-  void StopAt(int64_t round, const std::string& reason = "the test said so") {
+  void StopAt(int64_t round,
+              const std::string& reason = "the test asks for it") {
     MutexLock lock(&mutex_);
     stops_[round] = reason;
   }
   void CheckpointAt(int64_t round,
-                    const std::string& reason = "the test said so") {
+                    const std::string& reason = "the test asks for it") {
     MutexLock lock(&mutex_);
     checkpoints_[round] = reason;
   }
@@ -142,21 +144,21 @@ class FakeSchedule {
   }
 
   // Waits until every rank has sent its part of the round.
-  template <typename Said>
-  absl::Status WaitLocked(const std::vector<std::vector<Said>>& said,
+  template <typename Sent>
+  absl::Status WaitLocked(const std::vector<std::vector<Sent>>& sent,
                           int64_t round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool over = changed_.WaitFor(
         &mutex_, absl::Seconds(20), [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return !FailureLocked(round).ok() || Complete(said, round);
+          return !FailureLocked(round).ok() || Complete(sent, round);
         });
     if (over) return FailureLocked(round);
     return absl::DeadlineExceededError(absl::StrCat(
-        "FakeSchedule: not all ranks have said their part of round ", round));
+        "FakeSchedule: not all ranks have sent their part of round ", round));
   }
-  template <typename Said>
-  static bool Complete(const std::vector<std::vector<Said>>& said,
+  template <typename Sent>
+  static bool Complete(const std::vector<std::vector<Sent>>& sent,
                        int64_t round) {
-    for (const auto& of_rank : said) {
+    for (const auto& of_rank : sent) {
       if (static_cast<int64_t>(of_rank.size()) <= round) return false;
     }
     return true;
@@ -165,9 +167,9 @@ class FakeSchedule {
   absl::StatusOr<Decision> DecideLocked(int64_t round)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const bool voting = PlanLocked(round).terms.commit_vote;
-    absl::Status said =
+    absl::Status waited =
         voting ? WaitLocked(votes_, round) : WaitLocked(tickets_, round);
-    if (!said.ok()) return said;
+    if (!waited.ok()) return waited;
     Decision decision;
     for (size_t rank = 0; rank < tickets_.size(); ++rank) {
       NoteSkip(rank, tickets_[rank][round].skip, &decision);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 // Messages as version 0.1.0 has sent and stored them: the numbers of their
-// fields, and what they mean, stay.
+// fields, and their meaning, stay.
 constexpr char kTicket[] =
     "0a05747261696e100c180b20022804310000000000000440380140034a04"
     "6670313651ffffffffffffffff5905000000000000006001690700000000"

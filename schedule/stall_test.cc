@@ -23,7 +23,7 @@ using testing::SizeIs;
 const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 
-// A job in the middle of step 7, whose ranks moved `idle` ago.
+// Returns a job in the middle of step 7, whose ranks moved `idle` ago.
 StallInput Job(int world_size, absl::Duration idle) {
   StallInput input;
   input.progress_timeout = kTimeout;
@@ -55,7 +55,7 @@ OpenRound Waits(std::vector<int> missing, absl::Duration waited) {
   return round;
 }
 
-TEST(StallTest, AJobThatMovesHasNothingOdd) {
+TEST(StallTest, AJobThatMovesHasNoOutliers) {
   const StallReport report = FindStall(kNow, Job(3, absl::Milliseconds(10)));
   EXPECT_FALSE(report.stalled);
   EXPECT_THAT(report.outliers, IsEmpty());
@@ -63,7 +63,7 @@ TEST(StallTest, AJobThatMovesHasNothingOdd) {
   EXPECT_OK(report.error);
 }
 
-TEST(StallTest, WhoIsMissedIsOddBeforeTheTimeoutAlready) {
+TEST(StallTest, AMissingRankIsAnOutlierBeforeTheTimeout) {
   StallInput input = Job(4, absl::Seconds(2));
   input.rounds.push_back(Waits({1}, absl::Milliseconds(1500)));
   input.ranks[1].activity = "loads data";
@@ -79,7 +79,7 @@ TEST(StallTest, WhoIsMissedIsOddBeforeTheTimeoutAlready) {
                   "reports: loads data"));
 }
 
-TEST(StallTest, ShortWaitsAreNobodysFault) {
+TEST(StallTest, ShortWaitsHaveNoOutliers) {
   StallInput input = Job(4, absl::Milliseconds(5));
   input.rounds.push_back(Waits({1}, absl::Milliseconds(4)));
   const StallReport report = FindStall(kNow, input);
@@ -113,7 +113,7 @@ TEST(StallTest, TheRoundThatWaitsLongestComesFirst) {
   EXPECT_THAT(report.outliers, ElementsAre(1, 2));
 }
 
-TEST(StallTest, ACollectiveThatHangsIsAStallAndTheOneBehindIsOdd) {
+TEST(StallTest, ACollectiveThatHangsIsAStallAndTheOneBehindAnOutlier) {
   StallInput input = Job(4, kTimeout);
   input.ranks[2].collective_sequence = 79;
   const StallReport report = FindStall(kNow, input);
@@ -129,7 +129,7 @@ TEST(StallTest, ACollectiveThatHangsIsAStallAndTheOneBehindIsOdd) {
                                      HasSubstr("look at rank 2")));
 }
 
-TEST(StallTest, OfTwoTheOneBehindIsOdd) {
+TEST(StallTest, OfTwoTheOneBehindIsTheOutlier) {
   for (int behind : {0, 1}) {
     StallInput input = Job(2, kTimeout);
     input.ranks[static_cast<size_t>(behind)].bucket = 1;
@@ -137,7 +137,7 @@ TEST(StallTest, OfTwoTheOneBehindIsOdd) {
   }
 }
 
-TEST(StallTest, TheOneAheadOfTheMajorityIsOdd) {
+TEST(StallTest, TheOneAheadOfTheMajorityIsTheOutlier) {
   StallInput input = Job(3, kTimeout);
   input.ranks[1].rounds = 9;
   input.ranks[2].collective_sequence = 0;
@@ -160,7 +160,7 @@ TEST(StallTest, OneRankThatMovesIsProgress) {
   EXPECT_FALSE(report.stalled);
 }
 
-TEST(StallTest, BeforeTheTimeoutIdlenessIsSaidAndNotJudged) {
+TEST(StallTest, BeforeTheTimeoutIdlenessIsReportedAndIsNoStall) {
   StallInput input = Job(3, kTimeout / 2);
   const StallReport report = FindStall(kNow, input);
   EXPECT_FALSE(report.stalled);
@@ -183,7 +183,7 @@ TEST(StallTest, BeforeTheFirstTicketAndAtTheEndNothingIsOwed) {
   EXPECT_FALSE(FindStall(kNow, stopped).stalled);
 }
 
-TEST(StallTest, TheExchangeThatComesBeforeAStopIsStillOwed) {
+TEST(StallTest, TheExchangeThatComesBeforeAStopIsStillExpected) {
   StallInput input = Job(3, kTimeout);
   input.stopped = true;
   input.ranks[2].collective_sequence = 79;

@@ -59,11 +59,11 @@ TEST_F(StepAgentTest, AnAuditedRound) {
   EXPECT_TRUE(agent.granted());  // it does not wait
   EXPECT_FALSE(agent.decided());
   EXPECT_EQ(agent.deadline(), now());
-  const auto said = agent.Take(now());
-  ASSERT_THAT(said, SizeIs(1));
-  ASSERT_TRUE(IsTicket(said[0]));
-  EXPECT_EQ(std::get<Ticket>(said[0]).round, 0);
-  EXPECT_EQ(std::get<Ticket>(said[0]).step, 3);
+  const auto sent = agent.Take(now());
+  ASSERT_THAT(sent, SizeIs(1));
+  ASSERT_TRUE(IsTicket(sent[0]));
+  EXPECT_EQ(std::get<Ticket>(sent[0]).round, 0);
+  EXPECT_EQ(std::get<Ticket>(sent[0]).step, 3);
   ASSERT_OK(agent.Vote({}, now()));
   EXPECT_THAT(agent.Take(now()), SizeIs(0));  // the vote does not count
   Deliver(&agent, 0, SkipFor("rank 1: not finite"));
@@ -111,7 +111,7 @@ TEST_F(StepAgentTest, WithoutEnforcementItDecidesItself) {
   }
 }
 
-TEST_F(StepAgentTest, WhatIsNotAnsweredIsSaidAgain) {
+TEST_F(StepAgentTest, WhatIsNotAnsweredIsSentAgain) {
   StepAgent agent = MakeAgent(Enforcement::kAudit, /*commit_vote=*/true);
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
   EXPECT_THAT(agent.Take(now()), SizeIs(1));
@@ -138,7 +138,7 @@ TEST_F(StepAgentTest, WhatIsNotAnsweredIsSaidAgain) {
   EXPECT_THAT(agent.Take(now()), SizeIs(0));
 }
 
-TEST_F(StepAgentTest, ANewConnectionHearsEverythingUnanswered) {
+TEST_F(StepAgentTest, ANewConnectionIsSentEverythingUnanswered) {
   StepAgent agent = MakeAgent(Enforcement::kAudit, /*commit_vote=*/true);
   agent.OnConnected();
   EXPECT_THAT(agent.Take(now()), SizeIs(0));
@@ -146,11 +146,11 @@ TEST_F(StepAgentTest, ANewConnectionHearsEverythingUnanswered) {
   ASSERT_OK(agent.Vote({}, now()));
   EXPECT_THAT(agent.Take(now()), SizeIs(2));
   agent.OnConnected();
-  const auto said = agent.Take(now());
-  ASSERT_THAT(said, SizeIs(2));
-  // In the order in which the coordinator understands them.
-  EXPECT_TRUE(IsTicket(said[0]));
-  EXPECT_FALSE(IsTicket(said[1]));
+  const auto sent = agent.Take(now());
+  ASSERT_THAT(sent, SizeIs(2));
+  // In the order that the coordinator needs.
+  EXPECT_TRUE(IsTicket(sent[0]));
+  EXPECT_FALSE(IsTicket(sent[1]));
   Deliver(&agent, 0, {});
   agent.OnConnected();
   EXPECT_THAT(agent.Take(now()), SizeIs(0));
@@ -172,7 +172,7 @@ TEST_F(StepAgentTest, AnswersOfOtherRoundsAndRepeatedOnesAreIgnored) {
   EXPECT_FALSE(agent.decided());
 }
 
-TEST_F(StepAgentTest, WaitsEndWithThePatience) {
+TEST_F(StepAgentTest, WaitsEndWithTheTimeout) {
   StepAgent agent = MakeAgent(Enforcement::kAudit);
   EXPECT_FALSE(agent.Expired(now()));
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
@@ -192,7 +192,7 @@ TEST_F(StepAgentTest, WaitsEndWithThePatience) {
   EXPECT_FALSE(agent.Expired(now()));
 }
 
-TEST_F(StepAgentTest, ThePatienceOutlastsTheCoordinators) {
+TEST_F(StepAgentTest, TheTimeoutOutlastsTheCoordinators) {
   Terms terms;
   terms.progress_timeout = absl::Seconds(20);
   EXPECT_EQ(StepTimeoutOf(terms), absl::Seconds(50));
@@ -200,12 +200,12 @@ TEST_F(StepAgentTest, ThePatienceOutlastsTheCoordinators) {
   EXPECT_EQ(StepTimeoutOf(terms), absl::Seconds(230));
 }
 
-TEST_F(StepAgentTest, AStopRidesOnWhatIsSaidNext) {
+TEST_F(StepAgentTest, AStopGoesWithWhatIsSentNext) {
   StepAgent agent = MakeAgent(Enforcement::kAudit, /*commit_vote=*/true);
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
   agent.RequestStop("a signal");
   agent.RequestStop("another one");
-  // A repetition must be the same as what was said first.
+  // A repetition must be the same as what was sent first.
   EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).stop, "");
   ASSERT_OK(agent.Vote({}, now()));
   EXPECT_EQ(std::get<Vote>(agent.Take(now())[0]).stop, "a signal");
@@ -298,7 +298,7 @@ TEST_F(StepAgentTest, ADrainGoesWithTheNextTicketAndEndsTheRounds) {
   agent.RequestDrain("SIGTERM");
   agent.RequestDrain("again");
   EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).drain, "")
-      << "what it says is settled";
+      << "what it sends is settled";
   Deliver(&agent, 0, {});
   agent.TakeDecision();
   ASSERT_OK(agent.Announce(TicketOf(4), now()));
@@ -324,7 +324,7 @@ TEST_F(StepAgentTest, AnotherCoordinatorIsGivenItsOwnTime) {
   EXPECT_TRUE(agent.Expired(now()));
 }
 
-TEST_F(StepAgentTest, ACheckpointIsAskedForUntilADecisionHasSaidSo) {
+TEST_F(StepAgentTest, ACheckpointIsAskedForUntilADecisionHasIt) {
   StepAgent agent = MakeAgent(Enforcement::kAudit);
   agent.RequestCheckpoint("SIGTERM");
   agent.RequestCheckpoint("again");
@@ -341,7 +341,7 @@ TEST_F(StepAgentTest, ACheckpointIsAskedForUntilADecisionHasSaidSo) {
   EXPECT_EQ(std::get<Ticket>(agent.Take(now())[0]).checkpoint, "");
 }
 
-TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneSayWhatIsSaved) {
+TEST_F(StepAgentTest, WithoutEnforcementTheStepsAloneDecideWhatIsSaved) {
   StepAgent agent = MakeAgent(Enforcement::kOff);
   Terms terms;
   terms.enforcement = Enforcement::kOff;

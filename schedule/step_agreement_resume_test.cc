@@ -36,7 +36,7 @@ Decision Received(int64_t round) {
   return decision;
 }
 
-// An agreement that was resumed: nobody has come back, nothing was kept.
+// An agreement that was resumed: no rank has attached again, nothing was kept.
 class ResumedAgreementTest : public testing::Test {
  protected:
   ResumedAgreementTest() {
@@ -70,13 +70,13 @@ class ResumedAgreementTest : public testing::Test {
   Messages Position(int rank, const Decision& last) {
     return agreement().OnPosition(rank, last, now_);
   }
-  // What is said, without what was learned.
-  static Messages Said(Messages messages) {
-    Messages said;
+  // Returns the messages that are sent, without what was learned.
+  static Messages Sent(Messages messages) {
+    Messages sent;
     for (auto& message : messages) {
-      if (message.kind != Kind::kLearned) said.push_back(std::move(message));
+      if (message.kind != Kind::kLearned) sent.push_back(std::move(message));
     }
-    return said;
+    return sent;
   }
 
   StepAgreement::Options options_;
@@ -88,7 +88,7 @@ class ResumedAgreementTest : public testing::Test {
 
 TEST_F(ResumedAgreementTest, GoesOnWhereTheRanksAre) {
   for (int rank = 0; rank < kWorld; ++rank) {
-    EXPECT_THAT(Said(Position(rank, Received(41))), IsEmpty());
+    EXPECT_THAT(Sent(Position(rank, Received(41))), IsEmpty());
   }
   EXPECT_EQ(agreement().round(), 42);
   EXPECT_THAT(Announce(0, 42), IsEmpty());
@@ -100,26 +100,26 @@ TEST_F(ResumedAgreementTest, GoesOnWhereTheRanksAre) {
   EXPECT_EQ(messages[0].decision.step, 142);
 }
 
-TEST_F(ResumedAgreementTest, OneThatIsBehindHearsWhatAnotherHasHeard) {
-  Decision told = Received(41);
-  told.commit = false;
-  told.stop = "rank 2: a signal";
-  EXPECT_THAT(Said(Position(0, Received(40))), IsEmpty());
+TEST_F(ResumedAgreementTest, OneThatIsBehindReceivesWhatAnotherHas) {
+  Decision reported = Received(41);
+  reported.commit = false;
+  reported.stop = "rank 2: a signal";
+  EXPECT_THAT(Sent(Position(0, Received(40))), IsEmpty());
   EXPECT_THAT(Announce(0, 41), IsEmpty());
-  EXPECT_THAT(Said(Position(1, Received(40))), IsEmpty());
-  const Messages messages = Position(2, told);
+  EXPECT_THAT(Sent(Position(1, Received(40))), IsEmpty());
+  const Messages messages = Position(2, reported);
   ASSERT_THAT(messages, SizeIs(2));
   EXPECT_EQ(messages[0].kind, Kind::kLearned);
-  EXPECT_EQ(messages[0].decision.step, 141) << "as rank 0 has said";
+  EXPECT_EQ(messages[0].decision.step, 141) << "as rank 0 has reported";
   EXPECT_EQ(messages[1].kind, Kind::kDecision);
   EXPECT_EQ(messages[1].rank, 0);
   EXPECT_FALSE(messages[1].decision.commit);
-  EXPECT_EQ(messages[1].decision.stop, told.stop);
-  // And who asks later.
+  EXPECT_EQ(messages[1].decision.stop, reported.stop);
+  // And a rank that asks later.
   const Messages later = Announce(1, 41);
   ASSERT_THAT(later, SizeIs(1));
   EXPECT_EQ(later[0].rank, 1);
-  EXPECT_EQ(later[0].decision.stop, told.stop);
+  EXPECT_EQ(later[0].decision.stop, reported.stop);
   EXPECT_THAT(asked_, IsEmpty()) << "it was not decided again";
 }
 
@@ -130,7 +130,7 @@ TEST_F(ResumedAgreementTest, WhatWasKeptAnswersThoseBehind) {
   kept.regroup = "2 spares wait";
   agreement().Restore(kept);
   EXPECT_TRUE(agreement().regrouped());
-  EXPECT_THAT(Said(Position(0, Received(40))), IsEmpty());
+  EXPECT_THAT(Sent(Position(0, Received(40))), IsEmpty());
   const Messages messages = Announce(0, 41);
   ASSERT_THAT(messages, SizeIs(1));
   EXPECT_EQ(messages[0].decision.regroup, kept.regroup);
@@ -142,7 +142,7 @@ TEST_F(ResumedAgreementTest, RanksKnowMoreThanWhatWasKept) {
   EXPECT_EQ(agreement().round(), 42);
 }
 
-TEST_F(ResumedAgreementTest, WhatNobodyHasHeardIsDecidedAgain) {
+TEST_F(ResumedAgreementTest, WhatNoRankHasReceivedIsDecidedAgain) {
   agreement().Restore(Received(40));
   for (int rank = 0; rank < kWorld; ++rank) Position(rank, Received(40));
   Announce(0, 41);
@@ -158,7 +158,7 @@ TEST_F(ResumedAgreementTest, ATicketBeforeThePositionIsHeld) {
   vote.round = 42;
   EXPECT_THAT(agreement().OnVote(1, vote, now_), IsEmpty());
   EXPECT_OK(agreement().failure());
-  EXPECT_THAT(Said(Position(1, Received(41))), IsEmpty());
+  EXPECT_THAT(Sent(Position(1, Received(41))), IsEmpty());
   EXPECT_THAT(agreement().Missing(), ElementsAre(0, 2));
   Position(0, Received(41));
   Position(2, Received(41));
@@ -166,14 +166,14 @@ TEST_F(ResumedAgreementTest, ATicketBeforeThePositionIsHeld) {
   EXPECT_THAT(Announce(2, 42), SizeIs(1));
 }
 
-// Another rank's position says as much.
+// Another rank's position has the same effect.
 TEST_F(ResumedAgreementTest, AHeldTicketCountsOnceItsRoundCanBe) {
   Announce(1, 42);
   Position(0, Received(41));
   EXPECT_EQ(agreement().last_tickets()[1]->ticket.round, 42);
 }
 
-TEST_F(ResumedAgreementTest, PatienceBeginsWhenAllAreBack) {
+TEST_F(ResumedAgreementTest, TimeoutsBeginWhenAllAreBack) {
   Position(0, Received(41));
   Announce(0, 42);
   EXPECT_EQ(agreement().deadline(), absl::InfiniteFuture());
@@ -190,7 +190,7 @@ TEST_F(ResumedAgreementTest, PatienceBeginsWhenAllAreBack) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("ranks 1, 2")));
 }
 
-// Else of two tickets that differ nobody could tell the outlier.
+// Of two tickets that differ, the outlier would not be known.
 TEST_F(ResumedAgreementTest, AMismatchWaitsForThoseWhoAreAway) {
   Announce(0, 0);
   Ticket other = TicketOf(0);
@@ -220,7 +220,7 @@ TEST_F(ResumedAgreementTest, WhoHasLeftIsNotAwaited) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2 left")));
 }
 
-TEST_F(ResumedAgreementTest, APlanThatNobodyHasHeardOfComesNow) {
+TEST_F(ResumedAgreementTest, APlanThatNoRankHasReceivedComesNow) {
   options_.undelivered = PlanOf(2);
   for (int rank = 0; rank < kWorld; ++rank) Position(rank, Received(40));
   Announce(0, 41, 1);
@@ -235,7 +235,7 @@ TEST_F(ResumedAgreementTest, APlanThatNobodyHasHeardOfComesNow) {
   EXPECT_THAT(asked_, ElementsAre(143));
 }
 
-TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
+TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotSentAgain) {
   options_.undelivered = PlanOf(2);
   for (int rank = 0; rank < kWorld; ++rank) Position(rank, Received(40));
   for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 41, 2);
@@ -245,24 +245,24 @@ TEST_F(ResumedAgreementTest, APlanThatTheRanksFollowIsNotToldAgain) {
   EXPECT_THAT(asked_, ElementsAre(142));
 }
 
-// A rank may say so, whatever it has heard.
+// A rank may report such a plan, whatever it has received.
 TEST_F(ResumedAgreementTest, APlanWithoutANumberIsNotTheUndeliveredOne) {
-  Decision told = Received(41);
-  told.plan = PlanOf(0);
-  Position(0, told);
+  Decision reported = Received(41);
+  reported.plan = PlanOf(0);
+  Position(0, reported);
   EXPECT_EQ(agreement().plan().version, 1);
   EXPECT_EQ(agreement().plan().hook, PlanOf(1).hook);
 }
 
-TEST_F(ResumedAgreementTest, APlanThatOneHasHeardOfAllHear) {
+TEST_F(ResumedAgreementTest, APlanThatOneHasReceivedAllReceive) {
   options_.undelivered = PlanOf(2);
-  Decision told = Received(41);
-  told.plan = PlanOf(2);
-  told.plan->at_step = 0;  // is not on the wire
+  Decision reported = Received(41);
+  reported.plan = PlanOf(2);
+  reported.plan->at_step = 0;  // is not on the wire
   options_.undelivered->at_step = 142;
   Position(0, Received(40));
   Announce(0, 41, 1);
-  const Messages messages = Said(Position(1, told));
+  const Messages messages = Sent(Position(1, reported));
   ASSERT_THAT(messages, SizeIs(1));
   ASSERT_TRUE(messages[0].decision.plan.has_value());
   EXPECT_EQ(messages[0].decision.plan->at_step, 142);
@@ -299,23 +299,23 @@ TEST_F(ResumedAgreementTest, APositionIsNoNewsToWhoDecidedItself) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("was not made")));
 }
 
-TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasHeardIsToldToAll) {
-  Decision told = Received(41);
-  told.checkpoint = "an operator";
-  EXPECT_THAT(Said(Position(0, Received(40))), IsEmpty());
+TEST_F(ResumedAgreementTest, ACheckpointThatOneRankHasReceivedIsSentToAll) {
+  Decision reported = Received(41);
+  reported.checkpoint = "an operator";
+  EXPECT_THAT(Sent(Position(0, Received(40))), IsEmpty());
   EXPECT_THAT(Announce(0, 41), IsEmpty());
-  const Messages messages = Position(2, told);
+  const Messages messages = Position(2, reported);
   ASSERT_THAT(messages, SizeIs(2));
   EXPECT_EQ(messages[0].kind, Kind::kLearned);
-  EXPECT_EQ(messages[0].decision.checkpoint, told.checkpoint);
+  EXPECT_EQ(messages[0].decision.checkpoint, reported.checkpoint);
   EXPECT_EQ(messages[1].rank, 0);
-  EXPECT_EQ(messages[1].decision.checkpoint, told.checkpoint);
+  EXPECT_EQ(messages[1].decision.checkpoint, reported.checkpoint);
 }
 
-TEST_F(ResumedAgreementTest, ACheckpointThatOthersHaveNotHeardContradicts) {
-  Decision told = Received(41);
-  told.checkpoint = "an operator";
-  Position(0, told);
+TEST_F(ResumedAgreementTest, ACheckpointThatOthersHaveNotReceivedContradicts) {
+  Decision reported = Received(41);
+  reported.checkpoint = "an operator";
+  Position(0, reported);
   Position(1, Received(41));
   EXPECT_THAT(
       agreement().failure(),

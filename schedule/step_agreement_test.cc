@@ -52,7 +52,7 @@ class Ranks {
   void PlanNext(const Plan& plan) { next_ = plan; }
   const std::vector<int64_t>& asked() const { return asked_; }
 
-  // What an honest rank would announce for the present round.
+  // Returns what a correct rank announces for the present round.
   Ticket Honest(int rank) const {
     const Plan& plan = agreement_->plan();
     Ticket ticket;
@@ -74,7 +74,7 @@ class Ranks {
     edit(&ticket);
     return agreement_->OnTicket(rank, ticket, now_);
   }
-  // All but some announce; what was said last.
+  // All but some announce. Returns the last messages.
   StepAgreement::Messages AnnounceAllBut(const std::vector<int>& left_out) {
     StepAgreement::Messages last;
     const int64_t round = agreement_->round();
@@ -377,7 +377,7 @@ TEST(StepAgreementTest, OfTwoWithSyncEachBatchTheOneThatIsNotAtTheNextStep) {
   }
 }
 
-TEST(StepAgreementTest, UnevenDataIsAllowedWhereThePlanSaysSo) {
+TEST(StepAgreementTest, UnevenDataIsAllowedWhereThePlanAllowsIt) {
   Ranks ranks(
       3, [](Plan* plan) { plan->terms.uneven_data = UnevenData::kWaitForAll; });
   ranks.Announce(0);
@@ -396,7 +396,7 @@ TEST(StepAgreementTest, UnevenDataIsAllowedWhereThePlanSaysSo) {
   EXPECT_THAT(ranks.agreement().failure(), ranks.FailsWith("weight: 4 on"));
 }
 
-TEST(StepAgreementTest, WindowsMayDifferAsThePlanSays) {
+TEST(StepAgreementTest, WindowsMayDifferByThePlan) {
   Ranks ranks(3, [](Plan* plan) {
     plan->terms.on_resize = OnResize::kKeepGlobalBatch;
     plan->terms.uneven_data = UnevenData::kWaitForAll;
@@ -561,7 +561,7 @@ TEST(StepAgreementTest, AMissingVoteIsNamedAfterTheTimeout) {
               ranks.FailsWith("ranks 0, 1 did not vote on it within 5s"));
 }
 
-TEST(StepAgreementTest, OnStallWarnSaysItOncePerRound) {
+TEST(StepAgreementTest, OnStallWarnWarnsOncePerRound) {
   Ranks ranks(2, [](Plan* plan) { plan->terms.on_stall = OnStall::kWarn; });
   for (int round = 0; round < 2; ++round) {
     ranks.Announce(0);
@@ -624,7 +624,7 @@ TEST(StepAgreementTest, ALeaverThatDidNotVoteIsNamed) {
               ranks.FailsWith("rank 2 left the job"));
 }
 
-TEST(StepAgreementTest, AfterAStopItIsThoseWhoGoOnThatAreOdd) {
+TEST(StepAgreementTest, AfterAStopRanksThatGoOnAreTheOutliers) {
   Ranks ranks(3);
   ranks.Announce(0, [](Ticket* ticket) { ticket->stop = "SIGTERM"; });
   ranks.Announce(1);
@@ -650,7 +650,7 @@ TEST(StepAgreementTest, TextFromRanksIsCut) {
   EXPECT_LT(ranks.agreement().failure().message().size(), 4096u);
 }
 
-TEST(StepAgreementTest, LongHooksAreToldApartByWhereTheyDiffer) {
+TEST(StepAgreementTest, LongHooksAreShownByWhereTheyDiffer) {
   Ranks ranks(3);
   const std::string common(300, 'x');
   for (int rank : {0, 1, 2}) {
@@ -709,7 +709,7 @@ TEST(StepAgreementTest, AStreamThatNamesNoPlanBeginsWithTheNewest) {
   EXPECT_EQ(ranks.agreement().plan().version, 3);
 }
 
-TEST(StepAgreementTest, ARoundInWhichNobodyHasDataIsNoStep) {
+TEST(StepAgreementTest, ARoundInWhichNoRankHasDataIsNoStep) {
   for (UnevenData uneven : {UnevenData::kRefuse, UnevenData::kWaitForAll}) {
     Ranks ranks(2, [&](Plan* plan) { plan->terms.uneven_data = uneven; });
     StepAgreement::Messages last;
@@ -723,7 +723,7 @@ TEST(StepAgreementTest, ARoundInWhichNobodyHasDataIsNoStep) {
     ASSERT_THAT(last, SizeIs(1));
     EXPECT_TRUE(last[0].decision.without_data);
     EXPECT_THAT(ranks.asked(), ElementsAre(100));
-    // Step 100 comes now: of two ranks, the one that goes on is odd.
+    // Step 100 comes now: of two ranks, the one that goes on is the outlier.
     ranks.Announce(0);
     ranks.Announce(1, [](Ticket* ticket) { ticket->step = 100; });
     EXPECT_THAT(ranks.Outliers(), ElementsAre(0));
@@ -783,7 +783,7 @@ TEST(StepAgreementTest, ADrainingRankEndsTheGenerationForAll) {
   EXPECT_FALSE(messages[0].decision.plan.has_value())
       << "it begins with the next generation";
   EXPECT_THAT(ranks.asked(), IsEmpty());
-  // Then all leave, and nobody is owed anything.
+  // Then all leave, and no rank waits.
   for (int rank : {0, 1, 2}) {
     EXPECT_THAT(ranks.agreement().OnMemberLeft(rank, ranks.now()), IsEmpty());
   }
@@ -870,7 +870,7 @@ TEST(StepAgreementTest, ASkippedStepIsNotSaved) {
   const auto skipped = ranks.Vote(1);
   ASSERT_THAT(skipped, SizeIs(1));
   EXPECT_EQ(skipped[0].decision.checkpoint, "");
-  // The wish stays; what a rank wants it says again.
+  // The coordinator's request stays; a rank repeats its own.
   ranks.AnnounceAllBut({});
   ranks.Vote(0);
   EXPECT_EQ(ranks.Vote(1)[0].decision.checkpoint,

@@ -50,7 +50,7 @@ std::unique_ptr<Coordinator> MustStart(const std::string& folder) {
   return coordinator.ok() ? std::move(coordinator).value() : nullptr;
 }
 
-// A worker as the wire sees it.
+// A worker that speaks the protocol by itself.
 class Worker {
  public:
   Worker(int port, int world, int slot)
@@ -341,7 +341,7 @@ TEST(CoordinatorTest, OtherModelGetsItsDifferencesOverTheWire) {
   EXPECT_GT(detail.manifest_mismatch().differences_size(), 1);
 }
 
-TEST(CoordinatorTest, ClientThatGivesUpIsWithdrawn) {
+TEST(CoordinatorTest, ClientThatCancelsIsWithdrawn) {
   const auto coordinator = MustStart(NewFolder());
   ASSERT_NE(coordinator, nullptr);
   Worker worker(coordinator->port(), 2, 0);
@@ -354,7 +354,7 @@ TEST(CoordinatorTest, ClientThatGivesUpIsWithdrawn) {
     EXPECT_EQ(stub->Join(&context, worker.request(), &response).error_code(),
               grpc::StatusCode::DEADLINE_EXCEEDED);
   }
-  // Whether the coordinator has noticed is seen when it answers so.
+  // The coordinator has noticed once it answers so.
   const auto until = std::chrono::system_clock::now() + kTimeout;
   while (worker.Describe().state() != "ended" &&
          std::chrono::system_clock::now() < until) {
@@ -363,7 +363,7 @@ TEST(CoordinatorTest, ClientThatGivesUpIsWithdrawn) {
   EXPECT_EQ(worker.Describe().state(), "ended");
 }
 
-TEST(CoordinatorTest, GarbageAtThePortHarmsNobody) {
+TEST(CoordinatorTest, GarbageAtThePortHarmsNoJob) {
   const auto coordinator = MustStart(NewFolder());
   ASSERT_NE(coordinator, nullptr);
   Team team = JoinTeam(coordinator->port(), 1);
@@ -537,7 +537,7 @@ TEST(CoordinatorTest, StateDirInUseIsAClearError) {
                        HasSubstr("another coordinator")));
 }
 
-// Asks again and again: what is asked takes its time.
+// Repeats the question until the answer is yes or the time is up.
 bool Eventually(const std::function<bool()>& done) {
   const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   while (!done()) {
@@ -559,7 +559,7 @@ class LosableState : public OwnedState {
   CancelSignal lost_;
 };
 
-TEST(CoordinatorTest, NothingIsSaidOnceTheStateIsLost) {
+TEST(CoordinatorTest, NothingIsSentOnceTheStateIsLost) {
   const auto state = std::make_shared<LosableState>();
   CoordinatorOptions options;
   options.state_dir = NewFolder();
@@ -577,7 +577,7 @@ TEST(CoordinatorTest, NothingIsSaidOnceTheStateIsLost) {
       Eventually([&] { return early.Describe().state() == "forming"; }));
 
   state->Lose();
-  // The next caller finds out, and all connections end with it.
+  // The next request finds it out, and then all connections end.
   EXPECT_EQ(team[0]->Describe().state(), "");
   EXPECT_THAT(team[0]->FinishStream(),
               StatusIs(absl::StatusCode::kUnavailable, testing::_));

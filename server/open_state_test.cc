@@ -21,7 +21,7 @@ std::set<std::string>& Synced() {
 
 }  // namespace
 
-// In front of the system's own, for all that this program is linked with.
+// Replaces the system's own for this whole program.
 extern "C" int fsync(int fd) {
   std::error_code error;
   const auto path = std::filesystem::read_symlink(

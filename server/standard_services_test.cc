@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Drives one bidirectional call by hand: sends one message, and reads one.
+// Makes one bidirectional call: sends one message, and reads one.
 std::string Ask(int port, const std::string& method,
                 const std::string& message) {
   const auto channel = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port),
@@ -56,7 +56,7 @@ std::string Ask(int port, const std::string& method,
                      whole.size());
 }
 
-TEST(StandardServicesTest, HealthSaysServingAndReflectionListsOurServices) {
+TEST(StandardServicesTest, HealthIsServingAndReflectionListsOurServices) {
   CoordinatorOptions options;
   options.state_dir = testing::TempDir() + "/standard-services";
   auto coordinator = Coordinator::Start(options);

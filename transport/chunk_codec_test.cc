@@ -33,7 +33,7 @@ std::string Joined(const grpc::ByteBuffer& buffer) {
   return Joined(Payload(slices));
 }
 
-// The bytes in slices of at most `piece` bytes.
+// Returns the bytes in slices of at most `piece` bytes.
 grpc::ByteBuffer InPieces(const std::string& bytes, size_t piece) {
   std::vector<grpc::Slice> slices;
   for (size_t at = 0; at < bytes.size(); at += piece) {
@@ -108,7 +108,7 @@ TEST(ChunkCodecTest, NeitherEndCopiesTheData) {
   EXPECT_EQ(chunk->data.pieces()[0].data(), data.data());
 }
 
-TEST(ChunkCodecTest, TheOwnerIsHeldUntilTheLastSliceIsGone) {
+TEST(ChunkCodecTest, TheOwnerIsHeldUntilTheLastSliceIsReleased) {
   auto owner = std::make_shared<std::string>(1000, 'o');
   const std::weak_ptr<std::string> watch = owner;
   std::optional<Chunk> chunk;
@@ -146,8 +146,9 @@ TEST(ChunkCodecTest, AnEmptyMessageIsNoChunk) {
   }
 }
 
-// Legal, but nobody writes it: protobuf's rules for what comes twice hold.
-TEST(ChunkCodecTest, WhatIsSpelledTwiceMeansWhatProtobufSays) {
+// Valid, but no known writer does it: protobuf's rules for fields that come
+// twice apply.
+TEST(ChunkCodecTest, FieldsThatComeTwiceMeanWhatProtobufReads) {
   const std::string once = ChunkMessage(1, 2, "first").SerializeAsString();
   const std::string twice = ChunkMessage(3, 4, "second").SerializeAsString();
   v1::UploadRequest message;
@@ -172,8 +173,8 @@ TEST(ChunkCodecTest, CutMessagesAreRefused) {
   }
 }
 
-// Whatever comes, both readers understand the same.
-TEST(ChunkCodecTest, DamagedMessagesMeanWhatProtobufSays) {
+// Whatever the bytes are, both readers read the same.
+TEST(ChunkCodecTest, DamagedMessagesMeanWhatProtobufReads) {
   const CounterRandom random(/*seed=*/1, /*stream=*/0);
   const std::string whole =
       ChunkMessage(300, 88, std::string(40, 'c')).SerializeAsString();

@@ -43,7 +43,8 @@ std::string EmptySettings() {
   return std::string("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 9);
 }
 
-// Says who called; a call of /stay lasts for as long as its client does.
+// Returns the address of the caller; a call of /stay lasts for as long as its
+// client does.
 class EchoService final : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(
@@ -141,10 +142,10 @@ class Client {
     std::promise<grpc::Status> status;
     stub_->UnaryCall(
         &context, "/call", grpc::StubOptions(), &request, &response,
-        [&status](grpc::Status said) { status.set_value(std::move(said)); });
+        [&status](grpc::Status ended) { status.set_value(std::move(ended)); });
     return FromGrpcStatus(status.get_future().get());
   }
-  // Who the server says that called.
+  // Returns the peer that the server has seen.
   std::string Peer() { return std::string(Call().message()); }
 
   grpc::GenericStub& stub() { return *stub_; }
@@ -158,8 +159,8 @@ MATCHER(Works, "") {
   return arg.code() == absl::StatusCode::kAlreadyExists;
 }
 
-// From a loopback address of the caller's choice: a peer is known by its
-// address.
+// Connects from a loopback address of the caller's choice: a peer is identified
+// by its address.
 UniqueFd Connect(int port, const std::string& from) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -183,7 +184,7 @@ bool IsReadable(const UniqueFd& fd, std::chrono::milliseconds timeout) {
   return poll(&readable, 1, timeout.count()) > 0;
 }
 
-// Reads until the other side closes; false at the deadline.
+// Reads until the other side closes. Returns false at the deadline.
 bool WaitUntilClosed(const UniqueFd& fd) {
   char data[4096];
   while (IsReadable(fd, kTimeout)) {
@@ -192,7 +193,7 @@ bool WaitUntilClosed(const UniqueFd& fd) {
   return false;
 }
 
-// What is logged in this scope.
+// Captures what is logged in this scope.
 class LogCapture {
  public:
   LogCapture() { testing::internal::CaptureStderr(); }
@@ -258,7 +259,7 @@ TEST(ConnectionAcceptorTest, GarbageIsRefusedAndLoggedOnceForAPeer) {
   EXPECT_THAT(Client(server.port()).Call(), Works());
 }
 
-TEST(ConnectionAcceptorTest, HalfAPrefaceIsRefusedAtTheHangUp) {
+TEST(ConnectionAcceptorTest, HalfAPrefaceIsRefusedWhenTheClientCloses) {
   TestServer server;
   LogCapture log;
   const UniqueFd fd = Connect(server.port(), "127.0.3.1");

@@ -16,14 +16,14 @@ v1::ErrorDetail Mismatch() {
 
 TEST(ErrorDetailTest, IsReadAsItWasWritten) {
   const absl::Status error =
-      WithDetail(absl::AbortedError("odd ranks"), Mismatch());
-  EXPECT_EQ(error.message(), "odd ranks");
+      WithDetail(absl::AbortedError("ranks differ"), Mismatch());
+  EXPECT_EQ(error.message(), "ranks differ");
   EXPECT_EQ(DetailOf(error).schedule_mismatch().odd_ranks(0), 3);
 }
 
 TEST(ErrorDetailTest, TravelsOverGrpc) {
   const absl::Status error =
-      WithDetail(absl::AbortedError("odd ranks"), Mismatch());
+      WithDetail(absl::AbortedError("ranks differ"), Mismatch());
   const absl::Status received = FromGrpcStatus(ToGrpcStatus(error));
   EXPECT_EQ(DetailOf(received).schedule_mismatch().odd_ranks(0), 3);
 }
@@ -52,16 +52,16 @@ TEST(ErrorDetailTest, OkHasNone) {
 
 TEST(ErrorDetailTest, GoesOverToAnotherError) {
   const absl::Status error =
-      WithDetail(absl::AbortedError("odd ranks"), Mismatch());
+      WithDetail(absl::AbortedError("ranks differ"), Mismatch());
   const absl::Status explained =
-      WithDetailOf(error, absl::AbortedError("step 7: odd ranks"));
-  EXPECT_EQ(explained.message(), "step 7: odd ranks");
+      WithDetailOf(error, absl::AbortedError("step 7: ranks differ"));
+  EXPECT_EQ(explained.message(), "step 7: ranks differ");
   EXPECT_EQ(DetailOf(explained).schedule_mismatch().odd_ranks(0), 3);
 }
 
 TEST(ErrorDetailTest, AnErrorKeepsItsOwnIfTheOtherHasNone) {
   const absl::Status error =
-      WithDetail(absl::AbortedError("odd ranks"), Mismatch());
+      WithDetail(absl::AbortedError("ranks differ"), Mismatch());
   const absl::Status kept = WithDetailOf(absl::AbortedError("plain"), error);
   EXPECT_EQ(DetailOf(kept).schedule_mismatch().odd_ranks(0), 3);
 }

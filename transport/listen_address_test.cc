@@ -54,7 +54,7 @@ bool Connects(const std::string& host, int port) {
 }
 
 TEST(ListenTest, ForeignAddressIsExplained) {
-  // TEST-NET-1, RFC 5737: nobody's own address.
+  // TEST-NET-1, RFC 5737: no host's own address.
   EXPECT_THAT(Listen({"192.0.2.1", 7070}),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("cannot listen on 192.0.2.1:7070: Cannot "

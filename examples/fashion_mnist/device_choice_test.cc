@@ -32,7 +32,7 @@ TEST(DeviceChoiceTest, TheCpuIsAlwaysThere) {
   EXPECT_EQ(Choose("cpu", DeviceFacts()), "the CPU: --device asks for it");
 }
 
-TEST(DeviceChoiceTest, AutoSaysWhatItTookAndWhy) {
+TEST(DeviceChoiceTest, AutoReportsItsChoiceAndWhy) {
   EXPECT_EQ(Choose("auto", DeviceFacts()),
             "the CPU: libtorch was built without CUDA");
   EXPECT_EQ(Choose("auto", Gpus(0)), "the CPU: no driver is loaded");
@@ -56,7 +56,7 @@ TEST(DeviceChoiceTest, TheLauncherAssigns) {
   EXPECT_EQ(Choose("cuda:1", facts), "cuda:1: --device asks for it");
 }
 
-TEST(DeviceChoiceTest, AGpuThatIsNotThereIsAnErrorThatSaysWhy) {
+TEST(DeviceChoiceTest, AGpuThatIsNotThereIsAnErrorWithTheReason) {
   EXPECT_THAT(ChooseDevice("cuda", DeviceFacts()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("--device cuda: libtorch was built "

@@ -88,7 +88,7 @@ class CheckpointStoreTest : public testing::Test {
     COXSWAIN_RETURN_IF_ERROR(store_->Commit(FenceOf(), id).status());
     return id;
   }
-  // Of what is not complete; "" before the first change.
+  // Returns the folder of what is not complete; "" before the first change.
   std::string TermFolder() {
     const std::vector<std::string> names = *files_.List(kFolder);
     for (const std::string& name : names) {
@@ -150,7 +150,7 @@ TEST_F(CheckpointStoreTest, WhatWasCommittedIsReadBackAlsoAfterARestart) {
   }
 }
 
-// A worker can have an upload refused as often as it likes, of any shard of any
+// A worker can cause refused uploads as often as it likes, of any shard of any
 // checkpoint.
 TEST_F(CheckpointStoreTest, RefusedUploadsAreLoggedOnceAMinuteForAJob) {
   const auto refused = [this](const std::string& job, int times) {
@@ -577,7 +577,7 @@ TEST_F(CheckpointStoreTest, SavesThatFailedDoNotUseUpTheJobsPlaces) {
   EXPECT_EQ(FoldersOfJob(), limits_.max_open_checkpoints_per_job);
   ASSERT_OK(Upload(last, 0, "data"));
   EXPECT_OK(store_->Commit(FenceOf(), last));
-  // Nor does one that comes late take the place of a newer one.
+  // Nor does a later one of a lower step take the place of a newer one.
   ASSERT_OK(store_->Begin(FenceOf(), 21, 1, {}));
   EXPECT_THAT(store_->Begin(FenceOf(), 2, 1, {}),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -754,13 +754,13 @@ TEST_F(ImportTest, NeitherRetentionNorTheSameStepDeletesIt) {
     ASSERT_OK(SaveWith(rules_, step));
   }
   EXPECT_THAT(Steps(), testing::ElementsAre(40, 30, 10));
-  // Nor does it make room for itself.
+  // Nor does it delete others for itself.
   store_->SetDefaultRetention(rules_);
   ASSERT_OK(Import(2, 11));
   EXPECT_EQ(Steps().size(), 4);
 }
 
-TEST_F(ImportTest, ANewOneTakesThePlaceOfOneThatWasGivenUp) {
+TEST_F(ImportTest, ANewOneTakesThePlaceOfOneThatWasAbandoned) {
   ASSERT_OK_AND_ASSIGN(const std::string first, BeginImport(1, 10));
   EXPECT_EQ(BeginImport(1, 10).value_or("other"), first) << "a retry";
   ASSERT_OK(Upload(first, 0, "of the first", 0));

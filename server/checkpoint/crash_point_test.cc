@@ -1,5 +1,5 @@
-// Crashes at every single mutation of the disk, with three ways in which
-// unsynced data may fare, and looks at what is left.
+// Crashes at every single mutation of the disk, with three outcomes for
+// unsynced data, and checks what is left.
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,8 +65,8 @@ class Life {
     return store.Commit(fence, id, rules).status();
   }
 
-  // Whether a complete checkpoint of this step is listed; if so, it must be
-  // whole.
+  // Returns whether a complete checkpoint of this step is listed; if so, it
+  // must be whole.
   bool HasWhole(int64_t step) {
     for (const CheckpointRecord& record : (*store_)->List("job")) {
       if (record.step != step) continue;

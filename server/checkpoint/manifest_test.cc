@@ -42,7 +42,7 @@ TEST(ManifestTest, DecodesWhatWasEncoded) {
   EXPECT_EQ(record.TotalBytes(), (int64_t{5} << 32) + 10);
 }
 
-// The bytes on disk are a promise: this text must stay readable for ever.
+// The format of the bytes on disk is stable: this text must always be readable.
 TEST(ManifestTest, ReadsVersionOne) {
   const std::string bytes =
       "coxswain-checkpoint 1 8fe2e16a\n"
@@ -57,7 +57,7 @@ TEST(ManifestTest, ReadsVersionOne) {
   EXPECT_EQ(record.shards.at(0).bytes, 3);
 }
 
-// With a checksum that fits, as whoever made it by hand would have it.
+// With a checksum that matches, as in a file that was made by hand.
 TEST(ManifestTest, NumbersThatCannotBeAreRefused) {
   const std::string shard = R"({"bytes":3,"crc32c":4,"file":"f","shard":0})";
   const auto decode = [](const std::string& step, const std::string& shards) {
@@ -100,7 +100,7 @@ TEST(ManifestTest, EveryFlippedBitIsNoticed) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string flipped = bytes;
       flipped[i] = static_cast<char>(flipped[i] ^ (1 << bit));
-      // The checksum's digits may change case and still say the same.
+      // The checksum's digits may change case and still mean the same.
       const auto decoded = DecodeManifest(flipped);
       if (decoded.ok()) {
         EXPECT_EQ(flipped.substr(flipped.find('\n')),

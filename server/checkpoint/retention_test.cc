@@ -50,11 +50,11 @@ TEST(RetentionTest, MultiplesStayBesideThem) {
               ElementsAre("s0", "s1000", "s1050", "s500"));
 }
 
-TEST(RetentionTest, TheFirstStaysWhateverTheRulesSay) {
+TEST(RetentionTest, TheFirstStaysByAnyRules) {
   EXPECT_THAT(Retained(Of({7, 6, 5}), Rules(0, 5)), ElementsAre("s5", "s7"));
 }
 
-TEST(RetentionTest, ImportedOnesStayAndTakeNobodysPlace) {
+TEST(RetentionTest, ImportedOnesStayAndDoNotCount) {
   auto checkpoints = Of({40, 30, 20});
   const auto imported = Of({99, 98, 97}, /*generation=*/0);
   checkpoints.insert(checkpoints.end(), imported.begin(), imported.end());

@@ -1,7 +1,7 @@
 // Two coordinators over one folder, of which the first is frozen at every
 // single change that it makes to the disk, after it has found that it leads.
-// The second takes over and goes on; then the first does. Whatever the second
-// has stays as it is, and a third one finds exactly that.
+// The second takes over and goes on; then the first does. The second one's
+// checkpoints stay as they are, and a third one finds exactly these.
 #include <atomic>
 #include <functional>
 #include <map>
@@ -73,7 +73,7 @@ class Notice {
   bool given_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// One of those that lead in turn.
+// One of the coordinators that lead in turn.
 class Lead {
  public:
   Lead(MemoryFileSystem* disk, std::atomic<int>* leader, int name)
@@ -116,7 +116,7 @@ class Lead {
     return id;
   }
 
-  // All that is listed, which must be whole.
+  // Returns all that is listed, which must be whole.
   Content Whole() {
     Content content;
     for (const CheckpointRecord& record : store_->List(kJob)) {
@@ -156,7 +156,7 @@ std::string IdOf(Lead& lead, int64_t step) {
   return "none";
 }
 
-// What the first one is at when it is frozen. Steps 1 and 2 are complete, and 3
+// What the first one does when it is frozen. Steps 1 and 2 are complete, and 3
 // is open with all its shards.
 struct Work {
   std::string name;
@@ -241,14 +241,14 @@ class World {
 
   absl::Status Run() { return work_.run(first_, open_); }
 
-  // How many changes the work makes.
+  // Returns how many changes the work makes.
   int64_t Changes() {
     const int64_t before = first_.files().mutations();
     Run().IgnoreError();
     return first_.files().mutations() - before;
   }
 
-  // The second leads. True if it could.
+  // The second leads. Returns whether it could.
   bool Open() {
     leader_ = 2;
     const absl::Status opened = second_.Open();
@@ -268,7 +268,7 @@ class World {
     left_ = second_.Whole();
   }
 
-  // After both have come to an end, the first with `status`.
+  // Checks the folder after both have ended, the first with `status`.
   void Check(const absl::Status& status) {
     if (status.ok()) {
       EXPECT_TRUE(done_) << "done, and lost";

@@ -49,7 +49,7 @@ TEST(JournalSinkTest, WhatIsNoNumberIsAFieldAsAnyOther) {
   EXPECT_THAT(event.fields, ElementsAre(Pair("rank", "none")));
 }
 
-TEST(JournalSinkTest, NothingIsNotedOnceItIsGone) {
+TEST(JournalSinkTest, NothingIsNotedOnceItIsDestroyed) {
   FakeClock clock;
   Journal journal;
   { const JournalSink sink(&journal, &clock); }

@@ -139,34 +139,34 @@ TEST(JournalTest, OneEventLargerThanAllBytesIsKept) {
   EXPECT_THAT(All(journal), ElementsAre("second"));
 }
 
-TEST(JournalTest, ListenersAreToldOnceOfWhatIsNew) {
+TEST(JournalTest, ListenersAreNotifiedOnceOfWhatIsNew) {
   Journal journal;
-  int told = 0;
+  int calls = 0;
   const uint64_t listener = journal.Listen([&] {
-    ++told;
+    ++calls;
     EXPECT_FALSE(journal.Read("", 0, 1).empty());
   });
   journal.Tick();
-  EXPECT_EQ(told, 0);
+  EXPECT_EQ(calls, 0);
   journal.Note(Event("a", "1"));
   journal.Note(Event("a", "2"));
-  EXPECT_EQ(told, 0) << "Note() calls nothing out";
+  EXPECT_EQ(calls, 0) << "Note() runs no callback";
   journal.Tick();
   journal.Tick();
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(calls, 1);
   journal.Forget(listener);
   journal.Note(Event("a", "3"));
   journal.Tick();
-  EXPECT_EQ(told, 1);
+  EXPECT_EQ(calls, 1);
 }
 
-TEST(JournalTest, ListenersAreToldOfTheEnd) {
+TEST(JournalTest, ListenersAreNotifiedOfTheEnd) {
   Journal journal;
-  bool told = false;
-  journal.Listen([&] { told = journal.closed(); });
+  bool notified = false;
+  journal.Listen([&] { notified = journal.closed(); });
   EXPECT_FALSE(journal.closed());
   journal.Close();
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(notified);
 }
 
 TEST(JournalTest, ThreadsMayNoteAndReadTogether) {

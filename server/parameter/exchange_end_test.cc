@@ -61,7 +61,7 @@ class Player {
     if (participant.ok()) participant_ = *std::move(participant);
   }
 
-  // As a stream does: after an error nothing more comes of it.
+  // As a stream does: after an error it begins nothing.
   void Begin(const CollectiveOperation& operation) {
     operation_ = operation;
     if (alive()) participant_alive_ = participant_->Begin(operation).ok();

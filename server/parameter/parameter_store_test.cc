@@ -35,7 +35,7 @@ class TestRank {
     return participant->Append(id, offset, bytes, Crc32c(bytes));
   }
 
-  // Everything that waits: the bytes, or how it failed.
+  // Returns everything that waits: the bytes, or how it failed.
   std::string Bytes() {
     std::string bytes;
     while (auto delivery = outbox->Take()) {
@@ -80,7 +80,8 @@ class ParameterStoreTest : public testing::Test {
   }
   TestRank& rank(int number) { return *ranks_[static_cast<size_t>(number)]; }
 
-  // A reduction of all ranks' parts, all of which everybody wants.
+  // Returns a reduction of all ranks' parts, the whole of which each rank
+  // pulls.
   static CollectiveOperation Sum(uint64_t id, int64_t bytes,
                                  const std::string& dtype = "float32") {
     CollectiveOperation operation;
@@ -137,7 +138,7 @@ TEST_F(ParameterStoreTest, AChunkIsSentBeforeTheNextOneHasCome) {
             std::string(kTensorChunkBytes, '\2') + std::string(8, '\4'));
 }
 
-TEST_F(ParameterStoreTest, EachRankMayWantOtherRuns) {
+TEST_F(ParameterStoreTest, EachRankMayPullOtherRuns) {
   Participant(2);
   // An all-to-all: run r of each part goes to rank r.
   auto operation = Sum(1, 4, "uint8");
@@ -175,7 +176,7 @@ TEST_F(ParameterStoreTest, ARankThatLeavesIsNamedToThoseWhoNeedIt) {
   rank(2).participant.reset();
   EXPECT_THAT(rank(0).Failure(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
-  // Those who come later hear the same, of this one and of others.
+  // Ranks that begin later get the same error, for this one and for others.
   ASSERT_OK(rank(1).participant->Begin(Sum(1, 4)));
   EXPECT_THAT(rank(1).Failure(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
@@ -225,7 +226,7 @@ TEST_F(ParameterStoreTest, WhatIsDamagedFailsForAll) {
   EXPECT_EQ(parameters_->bytes(), 0);
 }
 
-TEST_F(ParameterStoreTest, DifferentOperationsAreToldApart) {
+TEST_F(ParameterStoreTest, DifferentOperationsAreDistinguished) {
   Participant(2);
   ASSERT_OK(rank(0).participant->Begin(Sum(1, 4)));
   ASSERT_OK(rank(1).participant->Begin(Sum(1, 8, "float64")));
@@ -290,20 +291,20 @@ TEST_F(ParameterStoreTest, PullsThatWaitAreBoundedInNumberAndTime) {
   ParameterLimits limits;
   limits.max_waiting_pulls = 1;
   MakeStore(limits);
-  std::vector<absl::Status> said;
-  const auto note = [&said](const absl::StatusOr<KeptVersion>& version) {
-    said.push_back(version.status());
+  std::vector<absl::Status> answers;
+  const auto note = [&answers](const absl::StatusOr<KeptVersion>& version) {
+    answers.push_back(version.status());
   };
   parameters_->Pull(fence_, "w", 0, absl::InfiniteDuration(), note);
-  EXPECT_THAT(said, IsEmpty());
+  EXPECT_THAT(answers, IsEmpty());
   parameters_->Pull(fence_, "w", 0, absl::Minutes(1), note);
-  ASSERT_EQ(said.size(), 1u);
-  EXPECT_THAT(said[0], StatusIs(absl::StatusCode::kResourceExhausted,
-                                HasSubstr("max_waiting_pulls")));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_THAT(answers[0], StatusIs(absl::StatusCode::kResourceExhausted,
+                                   HasSubstr("max_waiting_pulls")));
   clock_.Advance(limits.max_timeout);
   parameters_->Tick(clock_.Now());
-  ASSERT_EQ(said.size(), 2u);
-  EXPECT_THAT(said[1], StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_THAT(answers[1], StatusIs(absl::StatusCode::kDeadlineExceeded, _));
 }
 
 TEST_F(ParameterStoreTest, TheEndOfTheGenerationEndsStreamsAndPulls) {
@@ -325,7 +326,7 @@ TEST_F(ParameterStoreTest, TheEndOfTheGenerationEndsStreamsAndPulls) {
               StatusIs(absl::StatusCode::kAborted, _));
 }
 
-TEST_F(ParameterStoreTest, WhatNobodyInheritsIsDropped) {
+TEST_F(ParameterStoreTest, WhatNoGenerationInheritsIsDropped) {
   TensorSpec spec;
   spec.bytes = 4;
   {
@@ -368,7 +369,7 @@ TEST_F(ParameterStoreTest, APushThatBreaksOffLeavesNothing) {
   EXPECT_THAT(*parameters_->List(fence_), IsEmpty());
 }
 
-TEST_F(ParameterStoreTest, NobodyDeclaresMoreThanTheRoomHolds) {
+TEST_F(ParameterStoreTest, NoPeerDeclaresMoreThanTheLimit) {
   EXPECT_THAT(
       parameters_->JoinGroup(fence_, "group", 0, 2'147'483'647, nullptr),
       StatusIs(absl::StatusCode::kResourceExhausted,
@@ -389,7 +390,7 @@ TEST_F(ParameterStoreTest, NobodyDeclaresMoreThanTheRoomHolds) {
                                           HasSubstr("sent 1024 runs")));
 }
 
-TEST_F(ParameterStoreTest, AReaderThatStandsStillLosesItsStream) {
+TEST_F(ParameterStoreTest, AReaderThatStallsLosesItsStream) {
   const auto outbox = std::make_shared<Outbox>([] {}, 1000);
   ASSERT_OK_AND_ASSIGN(const auto participant,
                        parameters_->JoinGroup(fence_, "group", 0, 2, outbox));
@@ -412,7 +413,7 @@ TEST_F(ParameterStoreTest, AReaderThatStandsStillLosesItsStream) {
   EXPECT_FALSE(read->ended().has_value());
 }
 
-TEST_F(ParameterStoreTest, AReaderThatStandsStillCountsAgainstItsJob) {
+TEST_F(ParameterStoreTest, AReaderThatStallsCountsAgainstItsJob) {
   ParameterLimits limits;
   limits.max_job_bytes = 50'000;
   MakeStore(limits);
@@ -434,7 +435,7 @@ TEST_F(ParameterStoreTest, AnOperationThatFailedIsForgottenWithItsLastChunk) {
   limits.max_operations = 1;
   MakeStore(limits);
   Participant(3);
-  // Rank 1 has all that it wants before its own part has come.
+  // Rank 1 has all that it asks for before its own part has come.
   auto operation = Sum(1, 4, "uint8");
   operation.reduction = Reduction::kConcat;
   for (const int number : {0, 1, 2}) {

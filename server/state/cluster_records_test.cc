@@ -93,7 +93,7 @@ TEST(ClusterRecordsTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(*ReadNextPlanVersion(store), 6);
 }
 
-// Missing, cut off, with any byte another one, and without a checksum.
+// Missing, cut off, with any byte changed, and without a checksum.
 TEST(ClusterRecordsTest, ARecordThatIsNotAsItWasWrittenIsRefused) {
   MemoryStateStore store;
   Fill(&store);

@@ -195,7 +195,7 @@ Tables Everything(const StateStore& store) {
   return tables;
 }
 
-// Also that nothing is left of what was there.
+// Checks also that nothing is left of the earlier records.
 void ExpectTakenOver(const StateStore& store) {
   EXPECT_EQ(store.Get("cluster", "schema").value_or(""), kSchema3);
   Tables found = Everything(store);
@@ -325,8 +325,8 @@ TEST(EarlierRecordsTest, WhatCannotBeReadGoesIntoQuarantineAsItIs) {
   }
 }
 
-// Nobody knows what they are: the components find that they are no messages.
-TEST(EarlierRecordsTest, WhatIsOfNoKnownFormIsLeftToTheRooms) {
+// Their form is not known: the components find that they are no messages.
+TEST(EarlierRecordsTest, WhatIsOfNoKnownFormIsLeftToTheComponents) {
   MemoryStateStore store;
   FillEarlier(&store);
   const std::vector<std::pair<std::string, StateStore::Record>> records = {
@@ -344,7 +344,7 @@ TEST(EarlierRecordsTest, WhatIsOfNoKnownFormIsLeftToTheRooms) {
   }
 }
 
-// A coordinator from before there was a schema wrote no mark of plan versions.
+// A coordinator without schemas wrote no mark of plan versions.
 TEST(EarlierRecordsTest, AStateFromBeforeThereWasASchemaIsTakenOver) {
   v1::Plan plan;
   plan.set_version(6);

@@ -191,7 +191,7 @@ TEST(SqliteDamageTest, ACrashBeforeAnythingIsInTheFileIsNoDamage) {
   EXPECT_EQ(store->Get("table", "key").value_or("missing"), "value");
 }
 
-// A commit of which only a part reached the disk: nobody was told of it.
+// A commit of which only a part reached the disk: it was not acknowledged.
 TEST(SqliteDamageTest, ACutLogEndsWithItsLastWholeCommit) {
   Files files = CrashedFiles();
   files["-wal"].resize(files["-wal"].size() - 1);

@@ -38,24 +38,25 @@ std::string InAProcessOfItsOwn(const std::function<std::string()>& body) {
   const pid_t child = fork();
   if (child < 0) return "no process";
   if (child == 0) {
-    const std::string said = body();
-    const ssize_t written = write(pipe_ends[1], said.data(), said.size());
-    _exit(written == static_cast<ssize_t>(said.size()) ? 0 : 2);
+    const std::string report = body();
+    const ssize_t written = write(pipe_ends[1], report.data(), report.size());
+    _exit(written == static_cast<ssize_t>(report.size()) ? 0 : 2);
   }
   close(pipe_ends[1]);
-  std::string said;
+  std::string report;
   char buffer[4096];
   ssize_t count = 0;
   while ((count = read(pipe_ends[0], buffer, sizeof(buffer))) > 0) {
-    said.append(buffer, count);
+    report.append(buffer, count);
   }
   close(pipe_ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  return status == 0 ? said : absl::StrCat(said, " (exit ", status, ")");
+  return status == 0 ? report : absl::StrCat(report, " (exit ", status, ")");
 }
 
-// Fills the place that is left, then sees what still works. Empty: all is well.
+// Fills the space that is left, then checks what still works. Returns an empty
+// text if all is well.
 std::string FillAndGoOn(StateStore* store, const std::string& path) {
   if (!store->Put("table", "kept", "old").ok()) return "the disk is too small";
   absl::Status status;
@@ -71,7 +72,7 @@ std::string FillAndGoOn(StateStore* store, const std::string& path) {
   }
   status = store->Apply(
       StateBatch().Put("table", "kept", "new").Put("table", "more", Large()));
-  if (status.ok()) return "there is room after all";
+  if (status.ok()) return "the disk is not full";
   if (store->Get("table", "kept").value_or("missing") != "old") {
     return "a batch that failed has changed something";
   }
@@ -149,19 +150,19 @@ bool MountSmallDisk(const std::string& folder) {
   return mount("none", folder.c_str(), "tmpfs", 0, "size=3m") == 0;
 }
 
-TEST(SqliteFullDiskTest, ADiskWithoutRoomFailsOneChange) {
+TEST(SqliteFullDiskTest, AFullDiskFailsOneChange) {
   const std::string folder =
       absl::StrCat(testing::TempDir(), "/disk-", getpid());
   ASSERT_TRUE(std::filesystem::create_directory(folder));
-  const std::string said = InAProcessOfItsOwn([&]() -> std::string {
+  const std::string report = InAProcessOfItsOwn([&]() -> std::string {
     if (!MountSmallDisk(folder)) return kNotPermitted;
     const std::string problem = UseUp(folder + "/state.sqlite");
     return problem.empty() ? "" : problem;
   });
-  if (said == kNotPermitted) {
+  if (report == kNotPermitted) {
     GTEST_SKIP() << "cannot mount a file system in a namespace here";
   }
-  EXPECT_EQ(said, "");
+  EXPECT_EQ(report, "");
 }
 
 }  // namespace

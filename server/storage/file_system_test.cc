@@ -60,7 +60,7 @@ TEST(MemoryFileSystemTest, ATornCrashKeepsNamesAndHalfOfTheData) {
   EXPECT_EQ(ReadAll(files, "/file"), "1234");
 }
 
-TEST(FaultFileSystemTest, CountsMutationsAndGoesDownWhenTold) {
+TEST(FaultFileSystemTest, CountsMutationsAndGoesDownOnRequest) {
   MemoryFileSystem memory;
   FaultFileSystem files(&memory);
   files.CrashAfter(2);

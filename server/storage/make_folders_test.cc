@@ -13,7 +13,7 @@ namespace {
 using testing::_;
 using testing::ElementsAre;
 
-// What is in the folder; none if that is not there.
+// Returns what is in the folder; nothing if there is none.
 std::vector<std::string> NamesIn(const FileSystem& files,
                                  const std::string& folder) {
   return files.List(folder).value_or(std::vector<std::string>());

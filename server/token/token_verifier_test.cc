@@ -29,7 +29,7 @@ class TokenVerifierTest : public testing::Test {
             testing::TempDir(), "/keys-",
             testing::UnitTest::GetInstance()->current_test_info()->name())) {}
 
-  // In one piece, as programs that renew keys do.
+  // In one rename, as a program that renews keys does.
   void Write(const std::string& text) const {
     const std::string next = path_ + ".new";
     std::ofstream(next) << text;

@@ -66,7 +66,7 @@ class WebTokenTest : public testing::TestWithParam<SignatureKind> {
   const KeySet keys_ = KeySet::Parse(KeySetOf({issuer_.Key()})).value();
 };
 
-TEST_P(WebTokenTest, AGoodOneSaysWhoseItIs) {
+TEST_P(WebTokenTest, AValidOneNamesItsSubject) {
   ASSERT_OK_AND_ASSIGN(const TokenClaims claims, Check(issuer_.Sign(Claims())));
   EXPECT_EQ(claims.subject, kSubject);
   EXPECT_EQ(claims.expires, kNow + absl::Hours(1));
@@ -130,7 +130,7 @@ TEST_P(WebTokenTest, ItsSubjectIsAName) {
   EXPECT_OK(Check(With("sub", std::string(512, 'a'))));
 }
 
-TEST_P(WebTokenTest, WhatTheKeyHasNotSignedIsNotBelieved) {
+TEST_P(WebTokenTest, WhatTheKeyHasNotSignedIsNotTrusted) {
   const TestIssuer stranger(GetParam());
   EXPECT_THAT(Check(stranger.Sign(Claims())), IsRefused("signature"));
   const std::string token = issuer_.Sign(Claims());
@@ -190,7 +190,7 @@ TEST_P(WebTokenTest, ItNamesAKeyThatIsThere) {
       Check(issuer_.Sign(Json({{"alg", issuer_.Header()["alg"]}}).dump(),
                          Claims().dump())),
       IsRefused("'kid'"));
-  // A key that comes with the token does not count.
+  // A key that comes with the token is not trusted.
   EXPECT_OK(Check(WithHeader("jwk", issuer_.Key())));
   EXPECT_THAT(Check(TestIssuer(GetParam(), "k1")
                         .Sign(Json({{"alg", issuer_.Header()["alg"]},

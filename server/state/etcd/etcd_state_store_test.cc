@@ -84,7 +84,7 @@ class Candidate {
         &mutex_, kTimeout,
         [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return waits_for_ == leader; });
   }
-  // Null if it does not lead in time.
+  // Returns null if it does not lead in time.
   EtcdStateStore* Lead(absl::Duration timeout) {
     MutexLock lock(&mutex_);
     changed_.WaitFor(&mutex_, timeout,
@@ -143,7 +143,7 @@ TEST(EtcdStateStoreTest, TheNextLeaderFindsWhatTheFirstHasWritten) {
   ASSERT_OK(first->Put("table", "key", "value"));
   Candidate second(options);
   EXPECT_TRUE(second.WaitsFor("first"));
-  // It gives up the lead: nobody waits for the lease.
+  // It releases the lead: no coordinator waits for the lease.
   const absl::Time before = Clock::Real()->Now();
   first.reset();
   EtcdStateStore* const store = second.Lead(kTimeout);
@@ -194,7 +194,7 @@ TEST(EtcdStateStoreTest, ALeaderWithoutItsLeaseChangesNothing) {
   auto first = MustOpen(options);
   ASSERT_OK(first->Put("table", "key", "old"));
   EndLease(options);
-  // By its own clock it leads: etcd says that it does not.
+  // By its own clock it leads: by etcd it does not.
   EXPECT_THAT(first->Put("table", "key", "new"),
               StatusIs(absl::StatusCode::kAborted, HasSubstr("has ended")));
   EXPECT_FALSE(first->Held());
@@ -203,7 +203,7 @@ TEST(EtcdStateStoreTest, ALeaderWithoutItsLeaseChangesNothing) {
               StatusIs(absl::StatusCode::kAborted, testing::_));
 }
 
-TEST(EtcdStateStoreTest, ADeposedLeaderChangesNothingAndHearsWhoLeads) {
+TEST(EtcdStateStoreTest, ADeposedLeaderChangesNothingAndLearnsWhoLeads) {
   const EtcdOptions options = OptionsFor(Shared().endpoint());
   auto first = MustOpen(options);
   Candidate second(options);
@@ -300,7 +300,7 @@ TEST(EtcdStateStoreTest, ARestartOfEtcdDelaysWritesAndLosesNothing) {
                                    Pair("during", "2")));
 }
 
-TEST(EtcdStateStoreTest, WithoutEtcdACampaignSaysSoAndGoesOn) {
+TEST(EtcdStateStoreTest, WithoutEtcdACampaignReportsItAndGoesOn) {
   TcpRelay relay(Shared().port());
   EtcdOptions options = OptionsFor(absl::StrCat("127.0.0.1:", relay.port()));
   relay.Set(TcpRelay::Mode::kHoldAll);
@@ -311,9 +311,9 @@ TEST(EtcdStateStoreTest, WithoutEtcdACampaignSaysSoAndGoesOn) {
   EXPECT_NE(candidate.Lead(kTimeout), nullptr);
 }
 
-TEST(EtcdStateStoreTest, TheNextMemberIsAskedWhereOneIsGone) {
+TEST(EtcdStateStoreTest, TheNextMemberIsCalledWhereOneIsUnreachable) {
   EtcdOptions options = OptionsFor(Shared().endpoint());
-  // Nobody listens on the first.
+  // No server listens on the first.
   options.endpoints.insert(options.endpoints.begin(), "127.0.0.1:1");
   auto store = MustOpen(options);
   ASSERT_NE(store, nullptr);
