@@ -18,7 +18,7 @@ using HostMemory = std::unique_ptr<void, FreeHostMemory>;
 inline HostMemory AllocateHostMemory(size_t bytes) {
   constexpr size_t kCacheLine = 64;
   if (bytes > std::numeric_limits<size_t>::max() - kCacheLine) return nullptr;
-  // aligned_alloc wants a multiple of the alignment, and not zero.
+  // aligned_alloc requires a multiple of the alignment, and not zero.
   const size_t rounded = (bytes / kCacheLine + 1) * kCacheLine;
   return HostMemory(std::aligned_alloc(kCacheLine, rounded));
 }

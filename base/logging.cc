@@ -161,15 +161,15 @@ void NotifySinks(const LogLine& line) {
 
 void Log(Level level, absl::string_view event, LogFields fields) {
   const bool printed = level >= LeastLevel();
-  const bool told = level >= kInfo && AllSinks().any;
-  if (!printed && !told) return;
+  const bool to_sinks = level >= kInfo && AllSinks().any;
+  if (!printed && !to_sinks) return;
   const LogLine line{absl::Now(), kLevels[level], event, fields};
   if (printed) {
     const std::string text = FormatLogLine(Format(), line) + "\n";
     // One call: lines of several threads do not mix.
     std::fwrite(text.data(), 1, text.size(), stderr);
   }
-  if (told) NotifySinks(line);
+  if (to_sinks) NotifySinks(line);
 }
 
 }  // namespace

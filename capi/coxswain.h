@@ -22,10 +22,10 @@
 //
 // ERRORS. Functions return a cx_code. For each but CX_OK and CX_AGAIN the
 // thread keeps a message, the ranks that it is about and a cx_error_kind until
-// its next failure (cx_last_error_message, ...). A message says what happened,
-// to whom, and what to do. Wrong arguments are CX_INVALID_ARGUMENT, and never
-// end the process: NULL where there must be something, a handle that is not
-// open, a size that makes no sense. No C++ exception leaves a function.
+// its next failure (cx_last_error_message, ...). A message states what
+// happened, to whom, and what to do. Wrong arguments are CX_INVALID_ARGUMENT,
+// and never end the process: NULL where there must be something, a handle that
+// is not open, a size that makes no sense. No C++ exception leaves a function.
 //
 // WAITING. A function that may wait for the coordinator or other ranks ends
 // with a parameter `cx_call* call`.
@@ -420,7 +420,7 @@ CX_API cx_code cx_grant(cx_session session, const char* stream, cx_call* call);
 
 typedef struct cx_vote {
   size_t size;
-  int32_t refuse;  // not 0: this rank wants the step skipped, ...
+  int32_t refuse;  // not 0: this rank votes to skip the step, ...
   int32_t reserved;
   const char* reason;  // ... and why. Counts with the term commit_vote
 } cx_vote;

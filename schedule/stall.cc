@@ -19,7 +19,7 @@ constexpr size_t kMaxShownGroups = 6;  // values that one sentence names
 // Heartbeats come about every second: a shorter silence has no meaning. Ranks
 // wait for each other for about as long in any job.
 constexpr absl::Duration kUsual = absl::Seconds(1);
-constexpr absl::Duration kWorthSaying = absl::Seconds(3);
+constexpr absl::Duration kWorthReporting = absl::Seconds(3);
 
 using Ranks = std::vector<int>;
 
@@ -130,7 +130,7 @@ class Search {
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) last = std::max(last, Rank(rank).progressed);
     const bool stalled = now_ - last >= input_.progress_timeout;
-    if (now_ - last < kWorthSaying && !stalled) return false;
+    if (now_ - last < kWorthReporting && !stalled) return false;
     const std::string headline = absl::StrCat(
         "no rank has made progress for ", Rounded(now_ - last),
         AllDecided() ? ", and all had agreed on their last exchange: it does "
@@ -198,7 +198,7 @@ class Search {
     Ranks silent;
     absl::Time last = absl::InfinitePast();
     for (int rank : live_) {
-      if (now_ - Rank(rank).last_contact < kWorthSaying) continue;
+      if (now_ - Rank(rank).last_contact < kWorthReporting) continue;
       silent.push_back(rank);
       last = std::max(last, Rank(rank).last_contact);
     }

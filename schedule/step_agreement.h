@@ -254,8 +254,8 @@ class StepAgreement {
   std::optional<Plan> KnownPlan(int64_t version) const;
 
   void FailRound();
-  void AddLeavers(const std::vector<int>& gone, const std::vector<int>& present,
-                  TicketDiff* diff) const;
+  void AddLeavers(const std::vector<int>& leavers,
+                  const std::vector<int>& present, TicketDiff* diff) const;
   void FailRank(int rank, absl::string_view what,
                 absl::string_view look_for =
                     "two sessions or threads that share one stream");

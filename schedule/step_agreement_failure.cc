@@ -84,17 +84,17 @@ void StepAgreement::FailRound() {
   // No rank votes on tickets that differ.
   const bool votes = voting() && diff.lines.empty();
   std::vector<int> present;
-  std::vector<int> gone;
+  std::vector<int> leavers;
   std::vector<int> silent;
   for (int rank = 0; rank < options_.world_size; ++rank) {
     if (votes ? HasVote(rank) : HasTicket(rank)) {
       present.push_back(rank);
     } else {
-      (left_[static_cast<size_t>(rank)] ? gone : silent).push_back(rank);
+      (left_[static_cast<size_t>(rank)] ? leavers : silent).push_back(rank);
     }
   }
   if (tickets.empty()) diff.step = step();
-  if (!gone.empty()) AddLeavers(gone, present, &diff);
+  if (!leavers.empty()) AddLeavers(leavers, present, &diff);
   if (!silent.empty()) {
     diff.lines.push_back(
         votes ? absl::StrCat(RankList(silent), " did not vote on it")
@@ -104,16 +104,16 @@ void StepAgreement::FailRound() {
   Fail(diff);
 }
 
-void StepAgreement::AddLeavers(const std::vector<int>& gone,
+void StepAgreement::AddLeavers(const std::vector<int>& leavers,
                                const std::vector<int>& present,
                                TicketDiff* diff) const {
   diff->lines.push_back(
-      stopped_
-          ? absl::StrCat(RankList(present),
-                         " went on although the decision was to stop")
-          : absl::StrCat(RankList(gone), " left the job (", LastTickets(gone),
-                         ") while ", RankList(present), " went on"));
-  const std::vector<int>& outliers = stopped_ ? present : gone;
+      stopped_ ? absl::StrCat(RankList(present),
+                              " went on although the decision was to stop")
+               : absl::StrCat(RankList(leavers), " left the job (",
+                              LastTickets(leavers), ") while ",
+                              RankList(present), " went on"));
+  const std::vector<int>& outliers = stopped_ ? present : leavers;
   std::set<int> all(diff->outliers.begin(), diff->outliers.end());
   all.insert(outliers.begin(), outliers.end());
   diff->outliers.assign(all.begin(), all.end());

@@ -143,13 +143,13 @@ void StepAgreement::AnswerAllOf(int64_t round, Messages* messages) const {
 
 void StepAgreement::ReleasePending(absl::Time now, Messages* messages) {
   const std::map<int, Pending> pending = std::exchange(pending_, {});
-  for (const auto& [rank, said] : pending) {
-    if (said.ticket.has_value()) {
-      Messages more = OnTicket(rank, *said.ticket, now);
+  for (const auto& [rank, held] : pending) {
+    if (held.ticket.has_value()) {
+      Messages more = OnTicket(rank, *held.ticket, now);
       messages->insert(messages->end(), more.begin(), more.end());
     }
-    if (said.vote.has_value()) {
-      Messages more = OnVote(rank, *said.vote, now);
+    if (held.vote.has_value()) {
+      Messages more = OnVote(rank, *held.vote, now);
       messages->insert(messages->end(), more.begin(), more.end());
     }
   }

@@ -112,7 +112,7 @@ absl::string_view NameOf(Preface preface) {
 }
 
 // Returns what is wrong with one that began otherwise.
-absl::string_view Complaint(Preface expected, absl::string_view bytes) {
+absl::string_view ProblemOf(Preface expected, absl::string_view bytes) {
   if (expected == Preface::kTls) {
     return MayBe(Preface::kHttp2, bytes)
                ? "it connects in plain text, and this port takes TLS: give it "
@@ -343,7 +343,7 @@ void ConnectionAcceptor::Look(uint64_t id, bool hung_up) {
   if (size <= 0) {
     waiting_.erase(found);
   } else if (!MayBe(preface_, bytes)) {
-    Refuse(id, Complaint(preface_, bytes));
+    Refuse(id, ProblemOf(preface_, bytes));
   } else if (IsWhole(preface_, bytes)) {
     Waiting connection = std::move(found->second);
     waiting_.erase(found);

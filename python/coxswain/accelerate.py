@@ -140,12 +140,12 @@ class Attached:
         # After free_memory() some of the models before it do not exist any
         # more.
         place = len(self.accelerator._models) - 1
-        gone = self.runs[place:]
+        replaced = self.runs[place:]
         del self.runs[place:]
         run = _torch.follow(
             model,
             session=self.session,
-            continues=gone[0] if gone else None,
+            continues=replaced[0] if replaced else None,
             end_of_data=self.end_of_data,
             scaler=self.accelerator.scaler,
             skip_non_finite=self._skip_non_finite,

@@ -169,8 +169,8 @@ bool CheckpointStore::CatalogueIsFullLocked(absl::string_view job,
   return catalogue_.CountOf(job) >= limits_.max_checkpoints_per_job;
 }
 
-absl::Status CheckpointStore::CheckRoomLocked(absl::string_view job,
-                                              int64_t step) const {
+absl::Status CheckpointStore::CheckLimitsLocked(absl::string_view job,
+                                                int64_t step) const {
   if (open_.size() >= limits_.max_open_checkpoints) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the limit max_open_checkpoints of ", limits_.max_open_checkpoints,
@@ -229,11 +229,11 @@ absl::StatusOr<std::string> CheckpointStore::Begin(
                               FindToJoinLocked(fence, step, shards, metadata));
     if (!id.empty()) return id;
   }
-  DiscardForgotten(fence, step);
-  DeleteForRoom(fence.job, step);
+  DiscardLowest(fence, step);
+  DeleteForNew(fence.job, step);
   {
     MutexLock lock(&mutex_);
-    COXSWAIN_RETURN_IF_ERROR(CheckRoomLocked(fence.job, step));
+    COXSWAIN_RETURN_IF_ERROR(CheckLimitsLocked(fence.job, step));
   }
   COXSWAIN_RETURN_IF_ERROR(MakeStaging(open.record));
   {

@@ -207,16 +207,16 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   CheckpointRecord NewRecord(
       const Fence& fence, int64_t step, int shards,
       const std::map<std::string, std::string>& metadata) const;
-  // Of what is open, and of what is complete.
-  absl::Status CheckRoomLocked(absl::string_view job, int64_t step) const
+  // Check the limits of open checkpoints, and of complete ones.
+  absl::Status CheckLimitsLocked(absl::string_view job, int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool PlacesAreFullLocked(absl::string_view job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CatalogueIsFullLocked(absl::string_view job, int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes room for one of this step, where there is none: see Begin.
-  void DiscardForgotten(const Fence& fence, int64_t step);
-  void DeleteForRoom(absl::string_view job, int64_t step);
+  // Discard, or delete, others of the job if it is at its limit: see Begin.
+  void DiscardLowest(const Fence& fence, int64_t step);
+  void DeleteForNew(absl::string_view job, int64_t step);
   // Returns what Commit has to write and from which phase, or why it cannot.
   absl::StatusOr<OpenCheckpoint> PrepareCommit(const Fence& fence,
                                                absl::string_view id);

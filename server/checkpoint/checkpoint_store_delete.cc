@@ -28,8 +28,8 @@ void CheckpointStore::DeleteSuperseded(const CheckpointRecord& by) {
 
 // Saves that fail may leave theirs open: the ranks that began it were lost, or
 // could not delete it. Not one that is being committed.
-void CheckpointStore::DiscardForgotten(const Fence& fence, int64_t step) {
-  CheckpointRecord forgotten;
+void CheckpointStore::DiscardLowest(const Fence& fence, int64_t step) {
+  CheckpointRecord discarded;
   {
     MutexLock lock(&mutex_);
     if (!PlacesAreFullLocked(fence.job)) return;
@@ -47,20 +47,20 @@ void CheckpointStore::DiscardForgotten(const Fence& fence, int64_t step) {
       }
     }
     if (lowest == open_.end()) return;
-    forgotten = std::move(lowest->second.record);
+    discarded = std::move(lowest->second.record);
     open_.erase(lowest);
   }
   LogWarning(
       "open_checkpoint_discarded",
-      {{"job", forgotten.job},
-       {"checkpoint", forgotten.id},
+      {{"job", discarded.job},
+       {"checkpoint", discarded.id},
        {"reason", absl::StrCat("it was replaced by that of step ", step)}});
-  RemoveFolders(forgotten);
+  RemoveFolders(discarded);
 }
 
 // Otherwise a job at its limit would never reach a commit, which applies its
 // rules.
-void CheckpointStore::DeleteForRoom(absl::string_view job, int64_t step) {
+void CheckpointStore::DeleteForNew(absl::string_view job, int64_t step) {
   {
     MutexLock lock(&mutex_);
     if (!CatalogueIsFullLocked(job, step)) return;

@@ -62,8 +62,8 @@ absl::StatusOr<std::string> CheckpointStore::BeginImport(
     MutexLock lock(&mutex_);
     id = FindImportLocked(fence, step, &discard);
     if (id.ok() && id->empty()) {
-      const absl::Status room = CheckRoomLocked(fence.job, step);
-      if (!room.ok()) id = room;
+      const absl::Status allowed = CheckLimitsLocked(fence.job, step);
+      if (!allowed.ok()) id = allowed;
     }
   }
   for (const CheckpointRecord& record : discard) {

@@ -52,8 +52,8 @@ bool CollectiveGroup::Leave(int rank) {
   {
     MutexLock lock(&mutex_);
     Rank& left = ranks_[rank];
-    if (left.gone) return present_ == 0;
-    left.gone = true;
+    if (left.has_left) return present_ == 0;
+    left.has_left = true;
     --present_;
     left.operations.clear();
     left.outbox = nullptr;
@@ -82,16 +82,16 @@ bool CollectiveGroup::AllHaveCome() const {
 
 absl::Status CollectiveGroup::GoneLocked(
     const CollectiveOperation& operation) const {
-  std::vector<int> gone;
+  std::vector<int> leavers;
   for (const auto& [rank, state] : ranks_) {
-    if (state.gone && operation.TakesPart(rank) &&
+    if (state.has_left && operation.TakesPart(rank) &&
         operation.Contributes(rank)) {
-      gone.push_back(rank);
+      leavers.push_back(rank);
     }
   }
-  if (gone.empty()) return absl::OkStatus();
+  if (leavers.empty()) return absl::OkStatus();
   return absl::UnavailableError(
-      absl::StrCat("its part of ", schedule::RankList(gone),
+      absl::StrCat("its part of ", schedule::RankList(leavers),
                    " will not come: that rank has aborted, was destroyed, or "
                    "lost its connection to the coordinator"));
 }
@@ -100,7 +100,7 @@ int CollectiveGroup::PendingLocked(const CollectiveOperation& operation) const {
   int pending = size_;
   if (operation.peer >= 0) pending = operation.peer == operation.root ? 1 : 2;
   for (const auto& [rank, state] : ranks_) {
-    if (state.gone && operation.TakesPart(rank)) --pending;
+    if (state.has_left && operation.TakesPart(rank)) --pending;
   }
   return pending;
 }
@@ -111,7 +111,7 @@ bool CollectiveGroup::IsAwaitedLocked(const Tensor& tensor, int rank) const {
     return false;
   }
   const auto known = ranks_.find(rank);
-  return known == ranks_.end() || !known->second.gone;
+  return known == ranks_.end() || !known->second.has_left;
 }
 
 bool CollectiveGroup::AwaitsRanksLocked(const Tensor& tensor) const {
@@ -174,7 +174,7 @@ absl::Status CollectiveGroup::Begin(int rank,
     MutexLock lock(&mutex_);
     COXSWAIN_RETURN_IF_ERROR(ended_);
     Rank& self = ranks_[rank];
-    if (self.gone) return absl::AbortedError("the rank has left");
+    if (self.has_left) return absl::AbortedError("the rank has left");
     if (operation.id <= self.last_operation) {
       return absl::InvalidArgumentError(
           absl::StrCat("operation ", operation.id, " begins after operation ",

@@ -108,7 +108,7 @@ class CollectiveGroup {
   using TensorPtr = std::shared_ptr<Tensor>;
   struct Rank {
     std::shared_ptr<Outbox> outbox;  // null once it has left
-    bool gone = false;
+    bool has_left = false;
     uint64_t last_operation = 0;
     // The tensors of those that have not been answered, or of whose part chunks
     // are still to come.

@@ -50,7 +50,7 @@ KeptParameters::Push::Push(std::shared_ptr<KeptParameters> parameters,
 KeptParameters::Push::~Push() {
   if (ended_) return;
   const auto end = parameters_->EndPart(name_, version_, part_, tensor_);
-  static_cast<void>(end);  // nobody is told
+  static_cast<void>(end);  // no caller waits for it
 }
 
 absl::Status KeptParameters::Push::Append(int64_t offset, std::string bytes,

@@ -13,10 +13,10 @@ namespace coxswain::server {
 // coordinator, after ReadClusterRecords() has not refused the state, and before
 // anything else is read.
 //
-// Damaged records go into quarantine, as QuarantineDamaged() says. Where the
-// schema is an earlier one, records of the forms that schema 1 had become
-// messages of proto/state.proto, and those that cannot be read in their own
-// form go into quarantine, too; last of all the schema becomes kStateSchema.
+// Damaged records go into quarantine: see QuarantineDamaged(). Where the schema
+// is an earlier one, records of the forms that schema 1 had become messages of
+// proto/state.proto, and those that cannot be read in their own form go into
+// quarantine, too; last of all the schema becomes kStateSchema.
 //
 // The form of a record is known from the record alone, and it is replaced in
 // one batch. So a coordinator that dies meanwhile leaves kMixedSchema, which

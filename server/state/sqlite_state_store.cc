@@ -23,7 +23,7 @@ namespace {
 // Format 1 had no checksums; it is brought to 2 when it is opened.
 constexpr int kSqliteFormat = 2;
 
-// "COXS": tells our files from those of other programs.
+// "COXS": distinguishes our files from those of other programs.
 constexpr int kApplicationId = 0x434f5853;
 
 // Of SQLite's file format.
@@ -81,8 +81,8 @@ uintmax_t LogSize(const std::string& path) {
 
 // The log may complete a page that a crash has cut; without one, nothing does.
 absl::Status CheckSize(const std::string& path, absl::string_view header) {
-  const int said = NumberAt(header, kPageSizeAt, 2);
-  const uintmax_t page = said == 1 ? 65536 : said;
+  const int stored = NumberAt(header, kPageSizeAt, 2);
+  const uintmax_t page = stored == 1 ? 65536 : stored;
   if (page != 0 && (SizeOf(path) % page == 0 || LogSize(path) > 0)) {
     return absl::OkStatus();
   }
@@ -109,7 +109,7 @@ absl::Status CheckHeader(const std::string& path) {
     COXSWAIN_RETURN_IF_ERROR(CheckSize(path, header));
     return CheckVersion(NumberAt(header, kUserVersionAt, 4), path);
   }
-  // As long as the first changes are in the log only, ours says 0.
+  // As long as the first changes are in the log only, it is 0 in ours.
   const bool has_log = header[kWriteVersionAt] == 2;
   return has_log && application == 0 ? absl::OkStatus()
                                      : OfAnotherProgram(path);

@@ -14,7 +14,7 @@ namespace coxswain::server {
 // What a crash does to what was written and not synced. Real disks do anything
 // in between, so code is tested against all three.
 enum class UnsyncedData {
-  kLost,  // data and names that were not synced are gone
+  kLost,  // data and names that were not synced are lost
   kKept,  // everything had reached the disk already
   kTorn,  // names are there, but only half of each file's unsynced data
 };

@@ -25,7 +25,7 @@ absl::Status TokenVerifier::ReadLocked() {
         absl::StrCat(file_.path(), ": ", keys.status().message()));
   }
   keys_ = std::make_shared<const KeySet>(*std::move(keys));
-  known_.Clear();  // Their keys may be gone.
+  known_.Clear();  // Their keys may have been removed.
   return absl::OkStatus();
 }
 

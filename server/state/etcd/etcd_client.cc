@@ -85,7 +85,7 @@ grpc::Status KeepAliveOnce(etcdserverpb::Lease::Stub* lease,
   request.set_id(id);
   const auto stream = lease->LeaseKeepAlive(context);
   const bool answered = stream->Write(request) && stream->Read(response);
-  if (answered) context->TryCancel();  // Its end says nothing.
+  if (answered) context->TryCancel();  // Its status is not needed.
   const grpc::Status status = stream->Finish();
   if (answered) return grpc::Status::OK;
   return !status.ok()

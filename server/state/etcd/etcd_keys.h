@@ -10,7 +10,7 @@
 namespace coxswain::server {
 
 // How the keys in etcd are called. Below the prefix of a cluster:
-//   leader            who leads; gone with the leader's lease
+//   leader            who leads; deleted with the leader's lease
 //   commit            the mark of the last transaction; see EtcdStateStore
 //   format            the version of this layout
 //   state/TABLE 0 KEY a record. No table has a zero in its name, so that
