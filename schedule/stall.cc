@@ -82,7 +82,7 @@ class Search {
     }
   }
 
-  // Returns what a rank that is missing does instead, if that is known.
+  // Adds what a missing rank does instead, if it is known.
   void Explain(int rank) {
     if (rank < 0 || static_cast<size_t>(rank) >= input_.ranks.size()) return;
     if (findings_.size() >= kMaxFindings) return;
@@ -104,18 +104,18 @@ class Search {
   }
 
   std::string LastTicketText(const RankActivity& it) const {
-    if (!it.ticket.has_value()) return "no ticket was received";
+    if (!it.ticket.has_value()) return "it has sent no ticket";
     if (it.ticket->inferred) {
       return absl::StrCat("its last ticket, of round ", it.ticket->round,
                           " of stream \"", it.ticket->stream,
-                          "\", came before the coordinator was restarted");
+                          "\", arrived before the coordinator was restarted");
     }
     return absl::StrCat("its last ticket was of step ", it.ticket->step,
                         " of stream \"", it.ticket->stream, "\", ",
                         Ago(it.ticket->at));
   }
 
-  // Returns whether any rank has yet to take part in an exchange.
+  // Returns whether any rank owes an exchange.
   bool Owed() const {
     if (live_.size() < input_.ranks.size()) return false;
     return std::any_of(live_.begin(), live_.end(), [this](int rank) {
@@ -123,8 +123,8 @@ class Search {
     });
   }
 
-  // No rank moves, although no ticket is missing: an exchange does not end, or
-  // all ranks hang outside of one.
+  // No rank makes progress, although no ticket is missing: an exchange does
+  // not end, or all ranks hang outside of one.
   bool NameIdle() {
     if (open_ != nullptr || live_.empty() || !Owed()) return false;
     absl::Time last = absl::InfinitePast();
@@ -138,13 +138,13 @@ class Search {
                      : "");
     findings_.push_back(headline);
     if (!NameBehind()) {
-      // After a stop they may do nothing, if all are at the same place.
+      // After a stop they may well do nothing, if all got there.
       if (input_.stopped) {
         findings_.pop_back();
         return false;
       }
       if (stalled) outliers_.insert(live_.begin(), live_.end());
-      findings_.push_back(absl::StrCat("all ranks are at the same place: ",
+      findings_.push_back(absl::StrCat("all ranks are at the same point: ",
                                        Rank(live_[0]).collective_sequence,
                                        " collectives started, bucket ",
                                        Rank(live_[0]).bucket));
@@ -193,7 +193,7 @@ class Search {
            NameGroups("bucket", "launched last", &RankActivity::bucket);
   }
 
-  // Silence itself is a matter of leases; here it only explains the rest.
+  // Leases handle silence; here it only explains the rest.
   void NameSilent() {
     Ranks silent;
     absl::Time last = absl::InfinitePast();
@@ -203,17 +203,16 @@ class Search {
       last = std::max(last, Rank(rank).last_contact);
     }
     if (silent.empty()) return;
-    findings_.push_back(absl::StrCat("nothing was received from ",
-                                     RankList(silent), " for ",
-                                     Rounded(now_ - last)));
+    findings_.push_back(absl::StrCat(
+        With(silent, "has sent nothing for ", "have sent nothing for "),
+        Rounded(now_ - last)));
   }
 
   std::string Calm() const {
-    if (input_.stopped)
-      return "all ranks were asked to stop, and no rank waits";
+    if (input_.stopped) return "all ranks were asked to stop; no rank waits";
     if (live_.empty()) return "all ranks have left";
-    if (!Owed()) return "no exchange is under way, and no rank waits";
-    return "the job makes progress, and no rank waits";
+    if (!Owed()) return "no exchange is under way; no rank waits";
+    return "the job makes progress; no rank waits";
   }
 
   absl::Status Error(const StallReport& report) const {
@@ -236,7 +235,7 @@ class Search {
         report.findings.begin(),
         report.findings.begin() + static_cast<std::ptrdiff_t>(count));
     return ScheduleMismatchError(
-        absl::StrCat("the job has stalled: ", absl::StrJoin(first, "; "),
+        absl::StrCat("the job is stalled: ", absl::StrJoin(first, "; "),
                      "; look at ", RankList(report.outliers)),
         mismatch);
   }

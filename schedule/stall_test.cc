@@ -150,7 +150,7 @@ TEST(StallTest, WhereAllAreAtTheSamePlaceAllAreNamed) {
   const StallReport report = FindStall(kNow, Job(3, kTimeout));
   EXPECT_TRUE(report.stalled);
   EXPECT_THAT(report.outliers, ElementsAre(0, 1, 2));
-  EXPECT_THAT(report.findings, Contains(HasSubstr("at the same place")));
+  EXPECT_THAT(report.findings, Contains(HasSubstr("at the same point")));
 }
 
 TEST(StallTest, OneRankThatMovesIsProgress) {
@@ -205,8 +205,7 @@ TEST(StallTest, SilenceIsMentioned) {
   StallInput input = Job(3, absl::Milliseconds(10));
   input.ranks[1].last_contact = kNow - absl::Seconds(7);
   const StallReport report = FindStall(kNow, input);
-  EXPECT_THAT(report.findings,
-              ElementsAre("nothing was received from rank 1 for 7s"));
+  EXPECT_THAT(report.findings, ElementsAre("rank 1 has sent nothing for 7s"));
 }
 
 TEST(StallTest, AThousandMissingRanksMakeAShortReport) {
