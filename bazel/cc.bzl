@@ -84,7 +84,7 @@ def cc_library(
       srcs: its sources and own headers.
       copts: added to the project's warnings.
       together: whether sources are compiled several at a time.
-      testonly: as everywhere; None is what its package says.
+      testonly: as everywhere; None: the default of its package.
       **kwargs: of native.cc_library.
     """
     native.cc_library(

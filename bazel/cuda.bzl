@@ -20,7 +20,7 @@ _FLAGS = [
 
 # Runs "$2"... with a temporary folder of its own, "$1". nvcc names its temporary
 # files by its process number, which is the same in all sandboxes, and these
-# share /tmp. Bazel sets TMPDIR itself, whatever `env` of the action says.
+# share /tmp. Bazel sets TMPDIR itself, whatever the `env` of the action is.
 _IN_OWN_TMPDIR = """
 export TMPDIR="${PWD}/$1"
 shift

@@ -2,10 +2,11 @@
 
 One folder: include/coxswain with the public headers under their own paths and
 what they include, lib/libcoxswain.a merged from all libraries below `deps`, and
-files that tell pkg-config and CMake what else to link: the very options that
-the programs in here are linked with. Beside them are the header and the library
-of the C interface, which is whole. Public headers reach neither generated
-headers nor those of protobuf and gRPC: deploy/sdk/assemble.py fails otherwise.
+files with which pkg-config and CMake find what else to link: the very options
+that the programs in here are linked with. Beside them are the header and the
+library of the C interface, which is whole. Public headers reach neither
+generated headers nor those of protobuf and gRPC: deploy/sdk/assemble.py fails
+otherwise.
 """
 
 def _is_ours(file):

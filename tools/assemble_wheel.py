@@ -2,7 +2,7 @@
 
 First a wheel of the package, the library and the program; then auditwheel adds
 the libraries that these link, and fails if one of them needs a newer system
-than the tag says; then come the terms of those libraries.
+than the tag allows; then come the terms of those libraries.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def main(arguments):
     for name in ("library", "program", "version", "out"):
         parser.add_argument("--" + name, required=True)
     options = parser.parse_args(arguments)
-    # Nothing in the wheel says when it was built.
+    # The wheel does not contain the time when it was built.
     os.environ.setdefault("SOURCE_DATE_EPOCH", "1700000000")
     wheel = (sys.executable, "-m", "wheel")
     with tempfile.TemporaryDirectory() as work:

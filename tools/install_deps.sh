@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # install_deps.sh [--tests] [PACKAGE]...
 # Installs the Debian packages that the build needs, with --tests those that
-# only some tests need, and those named, as far as they are not there yet. Says
-# nothing and needs no rights when all of them are.
+# only some tests need, and those named, as far as they are not there yet.
+# Prints nothing and needs no rights when all of them are.
 set -euo pipefail
 
 tests=()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs torch, and what else tests in Python and bench.sh use beside it, into
 # a virtual environment below the user's cache, if it is not there yet, and
-# prints the interpreter. Says nothing then.
+# prints the interpreter. Prints nothing else then.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -10,11 +10,11 @@ usage() {
 usage: tools/install_torch.sh [VERSION]
 
   VERSION  of torch: the one of tests/python/requirements.txt by default, or
-           2.6, for the tests tagged long. COXSWAIN_TORCH=2.6 says the same
+           2.6, for the tests tagged long. COXSWAIN_TORCH=2.6 does the same
 
 It is a download of some 2.5 GB, and 4.5 GB on disk, in the folder torch-venv
 (or torch-2.6-venv) of ${XDG_CACHE_HOME:-~/.cache}/coxswain. Tests find it
-there, or where COXSWAIN_TORCH_PYTHON says.
+there, or at the path in COXSWAIN_TORCH_PYTHON.
 END
 }
 

@@ -13,7 +13,7 @@ home="$(getent passwd "$(id -u)" | cut -d: -f6 || true)"
 [[ -w "${home}" ]] || home="${HOME:-/tmp}"
 folder="${XDG_CACHE_HOME:-${home}/.cache}/coxswain/${name}"
 mkdir -p "$(dirname "${folder}")"
-# One at a time: whoever comes second finds it made.
+# One at a time: a second call finds it made.
 exec 9> "${folder}.lock"
 flock 9
 if ! cmp -s "${requirements}" "${folder}/requirements.txt"; then

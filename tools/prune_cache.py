@@ -3,8 +3,8 @@
 
 usage: prune_cache.py FOLDER GIB
 
-Removes the files of FOLDER (a --disk_cache) that nobody has read or written for
-longest until what is left takes at most GIB. Bazel takes a file that is not
+Removes the files of FOLDER (a --disk_cache) that were read and written the
+longest ago until what is left takes at most GIB. Bazel takes a file that is not
 there for one that it has to make, so a build may run meanwhile.
 """
 

@@ -2,7 +2,7 @@
 
 GCC 12 gave this one function a second version, GLIBCXX_3.4.30, in which it
 may be left by the cancellation of a thread; the first, GLIBCXX_3.4.11, is in
-every libstdc++ since GCC 4.4 and stays there. Nobody here cancels threads.
+every libstdc++ since GCC 4.4 and stays there. Nothing here cancels threads.
 With the first version a file runs where libstdc++ is that of GCC 11: RHEL 9.
 """
 
@@ -43,7 +43,7 @@ def _symbols_of(elf, index):
 
 
 def bind_to_older(path):
-    """Changes the file, if it needs the newer version, and says whether.
+    """Changes the file, if it needs the newer version; returns whether it did.
 
     Raises ValueError if another function is needed in that version, too: then
     the file does not run with an older libstdc++.

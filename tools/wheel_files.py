@@ -6,7 +6,7 @@ import sys
 
 
 def run(*command, **variables):
-    """Returns what a program prints; says what it does if it fails."""
+    """Returns what a program prints; exits with its output if it fails."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=dict(os.environ, **variables), check=False,

@@ -15,7 +15,7 @@ HEADERS_OF = (
     "libcli11-dev", "libcpp-httplib-dev", "nlohmann-json3-dev",
     "libprometheus-cpp-dev", "prometheus-cpp-dev",
 )
-# /lib is /usr/lib, and packages say one or the other.
+# /lib is /usr/lib, and packages name one or the other.
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu/", "/usr/lib/", "/lib/x86_64-linux-gnu/",
     "/lib/",
@@ -34,16 +34,16 @@ file | package | version | source package | terms
 
 
 def packages_of(names):
-    """The installed Debian packages of libraries, by their files' names."""
+    """Returns the installed Debian packages of libraries, by file name."""
     owners = {}
     # Fails where there is nothing at one of the paths, and lists the others.
-    said = subprocess.run(
+    found = subprocess.run(
         ["dpkg-query", "--search"]
         + [folder + name for folder in LIBRARY_FOLDERS for name in names],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         check=False,
     ).stdout
-    for line in said.splitlines():
+    for line in found.splitlines():
         package, _, path = line.rpartition(": ")
         owners.setdefault(os.path.basename(path), set()).add(
             package.split(":")[0]
@@ -62,8 +62,8 @@ def add_terms(licenses, package):
     path = "/usr/share/doc/%s/copyright" % package
     if not os.path.exists(path):
         sys.exit(
-            "build_wheel.sh: %s is missing (dpkg was told to leave out "
-            "documentation?): apt-get install --reinstall %s"
+            "build_wheel.sh: %s is missing (is dpkg configured to leave "
+            "out documentation?): apt-get install --reinstall %s"
             % (path, package)
         )
     folder = os.path.join(licenses, "debian", package)
