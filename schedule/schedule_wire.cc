@@ -15,7 +15,7 @@ namespace {
 // The two directions of a list of fields. A list calls Number() for each field
 // that is a number, and Text() for each that is a text, with the struct's
 // member, which may be a base's, and the message's accessors; so each field
-// stands in one place.
+// is listed once.
 template <typename Struct, typename Message>
 class IntoMessage {
  public:

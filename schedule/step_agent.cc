@@ -54,7 +54,8 @@ absl::Status StepAgent::Announce(const Ticket& ticket, absl::Time now) {
   return absl::OkStatus();
 }
 
-// All ranks come to the same, because their steps are the same.
+// Returns the decision of a rank that decides alone. All ranks make the same
+// one, because their steps are the same.
 Decision StepAgent::OwnDecision(const Ticket& ticket) const {
   Decision decision;
   decision.round = round_;

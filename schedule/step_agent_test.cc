@@ -92,7 +92,7 @@ TEST_F(StepAgentTest, AStrictRoundWaitsForItsGrant) {
   EXPECT_FALSE(agent.granted());
 }
 
-TEST_F(StepAgentTest, ADecisionStandsForALostGrant) {
+TEST_F(StepAgentTest, ADecisionReplacesALostGrant) {
   StepAgent agent = MakeAgent(Enforcement::kStrict);
   ASSERT_OK(agent.Announce(TicketOf(0), now()));
   Deliver(&agent, 0, {});

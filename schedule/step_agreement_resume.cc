@@ -1,4 +1,4 @@
-// How a StepAgreement goes on where another coordinator has led it.
+// How a StepAgreement goes on with the rounds of another coordinator.
 #include <algorithm>
 #include <utility>
 #include <vector>

@@ -206,7 +206,7 @@ TEST_F(ResumedAgreementTest, AMismatchWaitsForThoseWhoAreAway) {
                              HasSubstr("allreduce on ranks 0, 2"))));
 }
 
-TEST_F(ResumedAgreementTest, WhoHasLeftIsNotAwaited) {
+TEST_F(ResumedAgreementTest, ARankThatHasLeftIsNotAwaited) {
   options_.absent = {0, 1};
   agreement().Restore(Received(41));
   agreement().OnMemberLeft(2, now_);
@@ -288,7 +288,7 @@ TEST_F(ResumedAgreementTest, TwoDecisionsOnOneRoundAreNamed) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 2")));
 }
 
-TEST_F(ResumedAgreementTest, APositionIsNoNewsToWhoDecidedItself) {
+TEST_F(ResumedAgreementTest, APositionIsNoNewsToAnAgreementThatDecided) {
   options_.resumed = false;
   options_.absent.clear();
   for (int rank = 0; rank < kWorld; ++rank) Announce(rank, 0);
