@@ -147,7 +147,8 @@ bool IsAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
-// Letters that would begin another name in OpenSSL's list.
+// Fails if the word has letters that would begin another name in OpenSSL's
+// list.
 absl::Status CheckWord(const std::string& word) {
   if (!word.empty() && word.find_first_of(", \t\n;") == std::string::npos) {
     return absl::OkStatus();

@@ -93,7 +93,7 @@ class RecordingSink : public LogSink {
   RecordingSink() { AddLogSink(this); }
   ~RecordingSink() override { RemoveLogSink(this); }
   void OnLine(const LogLine& line) override {
-    LogWarning("seen_by_sink");  // Printed, and not told again.
+    LogWarning("seen_by_sink");  // Printed, and not sent to sinks.
     lines.push_back(FormatLogLine(LogFormat::kJson, line));
   }
   std::vector<std::string> lines;

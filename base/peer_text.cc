@@ -30,7 +30,8 @@ size_t LengthBy(uint8_t first) {
   return 0;
 }
 
-// Neither longer than need be, nor a surrogate, nor past the last letter.
+// Returns whether the two bytes may begin a letter: not longer than necessary,
+// no surrogate, not past the last code point.
 bool IsSecond(uint8_t first, uint8_t second) {
   const uint8_t least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const uint8_t most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;

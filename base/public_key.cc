@@ -75,7 +75,7 @@ absl::Status CheckRsaNumbers(const BIGNUM* modulus, const BIGNUM* exponent) {
   }
   if (!BN_is_odd(modulus) || !BN_is_odd(exponent) || BN_is_one(exponent)) {
     return NoKey(
-        "the numbers of an RSA key are odd, and its exponent is not 1");
+        "the numbers of an RSA key must be odd, and its exponent not 1");
   }
   return absl::OkStatus();
 }

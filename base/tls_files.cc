@@ -53,7 +53,7 @@ absl::StatusOr<std::string> ReadValid(const std::string& path, absl::Time now) {
   return pem;
 }
 
-// Of HOST:PORT.
+// Returns the HOST of HOST:PORT.
 absl::string_view HostOf(absl::string_view address) {
   return address.substr(0, address.rfind(':'));
 }
