@@ -160,7 +160,7 @@ class ThreadCall : public Call {
   const std::function<bool(const absl::Status&)> cancel_;
 };
 
-absl::Status GivenUp() {
+absl::Status Cancelled() {
   return absl::CancelledError("this program has cancelled the call");
 }
 
@@ -169,7 +169,7 @@ class CancelUnlessEnded {
  public:
   explicit CancelUnlessEnded(Call* call) : call_(call) {}
   ~CancelUnlessEnded() {
-    if (call_ != nullptr) call_->Cancel(GivenUp(), absl::InfiniteDuration());
+    if (call_ != nullptr) call_->Cancel(Cancelled(), absl::InfiniteDuration());
   }
   CancelUnlessEnded(const CancelUnlessEnded&) = delete;
   CancelUnlessEnded& operator=(const CancelUnlessEnded&) = delete;
@@ -188,7 +188,7 @@ absl::Status WaitToTheEnd(Call& call) {
       guard.Ended();
       return *status;
     }
-    if (MayBeInterrupted() && AskInterrupt()) return GivenUp();
+    if (MayBeInterrupted() && AskInterrupt()) return Cancelled();
   }
 }
 
@@ -246,7 +246,7 @@ cx_code cx_cancel(cx_call* call) {
     COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(call, "call"));
     COXSWAIN_ASSIGN_OR_RETURN(const auto found, capi::Calls().Take(*call));
     *call = 0;
-    found->Cancel(capi::GivenUp(), absl::InfiniteDuration());
+    found->Cancel(capi::Cancelled(), absl::InfiniteDuration());
     return absl::OkStatus();
   });
 }
