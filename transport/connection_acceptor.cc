@@ -24,7 +24,7 @@
 namespace coxswain {
 namespace {
 
-// For shards that come and go, the state's files, and gRPC itself.
+// For open shards, the state's files, and gRPC itself.
 constexpr rlim_t kReserve = 2048;
 
 constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
