@@ -31,7 +31,7 @@ HookDescription Example() {
 HookDescription Bare() {
   HookDescription hook;
   hook.name = "own";
-  hook.help = "somebody's own";
+  hook.help = "a hook of its own";
   return hook;
 }
 
@@ -50,7 +50,7 @@ TEST(HookListTest, TextForATerminal) {
             "  not for      when large is better\n"
             "\n"
             "own\n"
-            "  somebody's own\n");
+            "  a hook of its own\n");
 }
 
 TEST(HookListTest, LinesFitTheTerminal) {
@@ -82,7 +82,7 @@ TEST(HookListTest, Markdown) {
             "\n"
             "### `own`\n"
             "\n"
-            "somebody's own.\n");
+            "a hook of its own.\n");
 }
 
 TEST(HookListTest, JsonHasTheTypesOfTheDefaults) {

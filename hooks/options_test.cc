@@ -47,7 +47,7 @@ TEST(OptionsTest, ATextThatStandsForTheDefaultIsLeftOut) {
   EXPECT_EQ(none.Text("word"), "x1");
 }
 
-TEST(OptionsTest, AWrongTextSaysTheFormAndTheReason) {
+TEST(OptionsTest, AWrongTextFailsWithTheFormAndTheReason) {
   EXPECT_THAT(Resolve("h(word=7)"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("word must be x and digits, got 7"),

@@ -9,7 +9,7 @@
 namespace coxswain {
 namespace {
 
-TEST(ScratchPoolTest, MemoryIsUsedAgainOnceItsLastHolderIsGone) {
+TEST(ScratchPoolTest, MemoryIsUsedAgainAfterItsLastHolder) {
   ScratchPool pool;
   auto first = pool.Take<float>(1000);
   float* const memory = first.get();

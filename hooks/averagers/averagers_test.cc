@@ -213,7 +213,7 @@ void ExpectAsModel(const Case& test, int64_t from,
 
 class AveragersTest : public testing::TestWithParam<Case> {};
 
-TEST_P(AveragersTest, DoesWhatItsFormulaSaysFor200Steps) {
+TEST_P(AveragersTest, FollowsItsFormulaFor200Steps) {
   const Case& test = GetParam();
   for (const int size : {1, 2, 3, 8}) {
     AveragerTeam team(test.spec, Parameters(test), InProcessGroup(size),
@@ -223,7 +223,7 @@ TEST_P(AveragersTest, DoesWhatItsFormulaSaysFor200Steps) {
   }
 }
 
-TEST_P(AveragersTest, SaysWhetherTheRanksAgree) {
+TEST_P(AveragersTest, ReportsWhetherTheRanksAgree) {
   const Case& test = GetParam();
   AveragerTeam team(test.spec, Parameters(test), InProcessGroup(2),
                     Initial(test));

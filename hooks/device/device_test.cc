@@ -103,7 +103,7 @@ TEST_F(HookDeviceTest, HostMemoryLeftInTheMiddleOfACopyIsNotGivenOutAgain) {
   EXPECT_NE(block->data, first);
 }
 
-TEST_F(HookDeviceTest, ScratchSaysWhenMemoryIsOut) {
+TEST_F(HookDeviceTest, ScratchFailsWhenMemoryIsOut) {
   DeviceScratch scratch;
   runtime_.FailAllocation(0);
   EXPECT_THAT(scratch.Take(rank_, 1000).status(),
@@ -276,7 +276,7 @@ TEST_F(HookDeviceTest, BucketsOfTheCpuGoStraightToTheHook) {
 }
 
 // Given up with a copy under way: its memory stays for it.
-TEST_F(HookDeviceTest, AStagedExchangeMayBeGivenUp) {
+TEST_F(HookDeviceTest, AStagedExchangeMayBeCancelled) {
   const auto hook = MakeStagedHook(std::make_unique<DoublingHook>(0));
   std::vector<float> values = {1, 2};
   runtime_.HoldStream(rank_.stream());

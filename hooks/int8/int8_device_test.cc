@@ -168,7 +168,7 @@ TEST(Int8DeviceTest, NamesTheGradientsThatAreNotFinite) {
 }
 
 // Finite gradients, whose sum is not.
-TEST(Int8DeviceTest, AnOverflowingSumNamesNobody) {
+TEST(Int8DeviceTest, AnOverflowingSumNamesNoRank) {
   const auto parameters = Parameters(DType::kFloat32, kGpu, {3});
   HookWorld world("int8", parameters, 2);
   const Gradients large = {{3e38, 0, 1}};

@@ -145,7 +145,7 @@ TEST(Int8Test, ABucketThatIsNotFiniteCostsAnInt32PerRank) {
 }
 
 // Each rank's gradients are finite, their sum is not.
-TEST(Int8Test, AnOverflowingSumPoisonsTheStepAndNamesNobody) {
+TEST(Int8Test, AnOverflowingSumPoisonsTheStepAndNamesNoRank) {
   const auto parameters = Parameters(DType::kFloat32, {3});
   HookWorld world("int8", parameters, 2);
   HookWorld untouched("int8", parameters, 2);

@@ -74,7 +74,7 @@ TEST(RegistryTest, UnknownOptionListsTheValidOnes) {
   EXPECT_THAT(ErrorOf("allreduce(rank=1)"), HasSubstr("it has none"));
 }
 
-TEST(RegistryTest, OutOfRangeSaysTheRangeAndTheValue) {
+TEST(RegistryTest, OutOfRangeNamesTheRangeAndTheValue) {
   EXPECT_THAT(ErrorOf("powersgd(rank=0)"),
               HasSubstr("rank must be between 1 and 1024, got 0"));
   EXPECT_THAT(ErrorOf("powersgd(matrix_approximation_rank=1025)"),
@@ -139,7 +139,7 @@ std::string SpecOf(const HookDescription& hook, const std::string& name,
   return arguments.empty() ? name : name + "(" + arguments + ")";
 }
 
-TEST(RegistryTest, ListSaysWhatTheParserTakes) {
+TEST(RegistryTest, ListHasWhatTheParserTakes) {
   const std::vector<HookDescription> hooks = ListHooks();
   EXPECT_TRUE(std::is_sorted(
       hooks.begin(), hooks.end(),

@@ -148,7 +148,7 @@ TEST(YamlSpecTest, WhatIsNoHookIsAnError) {
   }
 }
 
-TEST(YamlSpecTest, BrokenYamlSaysWhere) {
+TEST(YamlSpecTest, BrokenYamlNamesThePlace) {
   EXPECT_THAT(ErrorOf("name: powersgd\noptions: {rank: 4\n"),
               HasSubstr("hook YAML, line "));
   EXPECT_THAT(ErrorOf("name: [\n"), HasSubstr("line 2"));
