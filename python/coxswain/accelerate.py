@@ -119,7 +119,7 @@ class Attached:
         self._on_decision = on_decision
         joined = session or _session.current()
         if joined is None:
-            words = self._wishes()
+            words = self._requested()
             if skip_non_finite:
                 words["commit_vote"] = True
             words.update(plan or {})
@@ -169,7 +169,7 @@ class Attached:
         """Returns whether the data ends with this micro-batch."""
         return bool(self.accelerator.gradient_state.end_of_dataloader)
 
-    def _wishes(self) -> Dict[str, Any]:
+    def _requested(self) -> Dict[str, Any]:
         words: Dict[str, Any] = {"accumulation": self.accumulation()}
         if self._settings().get("sync_each_batch", False):
             words["sync_each_batch"] = True

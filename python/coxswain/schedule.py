@@ -258,7 +258,7 @@ class Schedule:
         self._session._call("cx_grant", self._stream)
 
     def decide(self, commit: bool = True, reason: str = "") -> Decision:
-        """Waits for what all ranks decide about the exchange.
+        """Waits for the decision on the exchange, and returns it.
 
         commit, reason: false: this rank votes to skip the step, and why. Counts
             with the term commit_vote only.

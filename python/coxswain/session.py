@@ -270,7 +270,7 @@ class Session:
 
     @property
     def ended(self) -> Optional[Error]:
-        """Why the generation has ended; None while it lasts."""
+        """The error that ended the generation; None while it lasts."""
         try:
             self._check(_library.library().cx_status(self._handle))
         except Error as error:
