@@ -26,7 +26,7 @@ void StepTimings::Begun(int64_t step, absl::Time now,
                         absl::FunctionRef<Traffic()> traffic) {
   MutexLock lock(&mutex_);
   if (!ended_.has_value()) traffic_ = traffic();
-  open_.emplace();
+  open_ = Open();
   open_->step = step;
   open_->since = ended_.value_or(now);
   open_->before = traffic_;
