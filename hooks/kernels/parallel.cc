@@ -96,14 +96,18 @@ class Pool {
   void Finish() {
     MutexLock lock(&mutex_);
     TakeParts();
-    done_.WaitForWork(&mutex_, [this] { return open_ == 0; });
+    done_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return open_ == 0;
+    });
   }
 
   void Work() {
     MutexLock lock(&mutex_);
     while (!ended_) {
       TakeParts();
-      work_.WaitForWork(&mutex_, [this] { return ended_ || next_ < parts_; });
+      work_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return ended_ || next_ < parts_;
+      });
     }
   }
 

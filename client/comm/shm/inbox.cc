@@ -105,8 +105,9 @@ absl::StatusOr<Inbox::Message> Inbox::AwaitMessage(int peer, uint32_t tag,
 absl::Status Inbox::AwaitTaken(int peer, uint64_t id, absl::Duration timeout) {
   MutexLock lock(&mutex_);
   const std::pair<int, uint64_t> key(peer, id);
-  COXSWAIN_RETURN_IF_ERROR(
-      Await(timeout, [&] { return taken_.count(key) > 0; }));
+  COXSWAIN_RETURN_IF_ERROR(Await(timeout, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return taken_.count(key) > 0;
+  }));
   taken_.erase(key);
   return absl::OkStatus();
 }
