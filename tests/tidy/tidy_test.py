@@ -3,7 +3,8 @@
 
 The layers and the one way they depend, in includes and in BUILD files; that
 folders depend on each other without a circle; which may include gRPC, libtorch,
-CUDA and NCCL; what is banned; and the form of files.
+CUDA and NCCL; what is banned; the form of files; and the sections and the index
+of decisions.
 Each rule is also run over small trees that break it, so a rule that finds
 nothing is known to work.
 
@@ -454,10 +455,41 @@ def check_mains(path, text, files):
                     )
 
 
+# Of a decision in docs/adr/, in this order.
+SECTIONS = (
+    "Status: ", "## Context", "## Decision", "## Alternatives considered",
+    "## Consequences",
+)
+
+
+def check_decisions(files):
+    """Each page of docs/adr/ has its sections, and a row in the index."""
+    index = files.get("docs/adr/README.md", "")
+    for path, text in sorted(files.items()):
+        name = os.path.basename(path)
+        if not re.match(r"docs/adr/\d{4}-", path) or name.startswith("0000"):
+            continue
+        at = 0
+        for section in SECTIONS:
+            at = text.find("\n" + section, at)
+            if at < 0:
+                yield '%s: no "%s" in its place: see 0000-template.md' % (
+                    path, section.strip(),
+                )
+                break
+        title = re.match(r"# \d{4}\. (.*)", text)
+        row = "| [%s](%s) | %s | " % (name[:4], name, title and title[1])
+        if row not in index:
+            yield "%s: docs/adr/README.md has no row that begins %s" % (
+                path, row,
+            )
+
+
 def check(files):
     """Returns the findings in a tree, given as {path: text}."""
     findings = list(check_folders(files))
     findings += check_one_definition(files)
+    findings += check_decisions(files)
     for path, text in sorted(files.items()):
         findings += check_words(path, text)
         if path.split("/")[0] not in LAYERS:
@@ -486,7 +518,7 @@ def read_tree(root):
                     full = os.path.join(folder, name)
                     with open(full, encoding="utf-8") as file:
                         files[os.path.relpath(full, root)] = file.read()
-    for folder in ("", "docs"):
+    for folder in ("", "docs", "docs/adr"):
         for name in os.listdir(os.path.join(root, folder)):
             if name.endswith(".md"):
                 path = os.path.join(folder, name)
@@ -661,7 +693,7 @@ class RulesTest(unittest.TestCase):
         ]:
             for path in ["base/x.h", "proto/x.proto", "docs/x.md", "README.md"]:
                 self.assert_finds({path: guard + text}, words)
-            for path in ["base/x.py", "docs/adr/0001-x.md", "CHANGELOG.md"]:
+            for path in ["base/x.py", "docs/adr/0000-x.md", "CHANGELOG.md"]:
                 self.assert_clean({path: text})
         for text in [
             "// There is room for it; an ended one makes room for a new one.",
@@ -670,6 +702,27 @@ class RulesTest(unittest.TestCase):
             "class StepGate;",
         ]:
             self.assert_clean({"base/x.h": guard + text})
+
+    def test_decisions_have_their_sections_and_a_row(self):
+        page = "# 0001. One\n\n" + "\n\n".join(
+            section + "x" for section in SECTIONS
+        )
+        tree = {
+            "docs/adr/0000-template.md": "# NNNN. Title",
+            "docs/adr/0001-one.md": page,
+            "docs/adr/README.md": "| [0001](0001-one.md) | One | accepted |",
+        }
+        self.assert_clean(tree)
+        for section in SECTIONS:
+            self.assert_finds(
+                dict(tree, **{"docs/adr/0001-one.md": page.replace(
+                    section, "Other")}),
+                'no "%s" in its place' % section.strip(),
+            )
+        for index in ["", "| [0001](0001-one.md) | Another | accepted |"]:
+            self.assert_finds(
+                dict(tree, **{"docs/adr/README.md": index}), "has no row"
+            )
 
     def test_form(self):
         for text, words in [
@@ -747,6 +800,7 @@ class RulesTest(unittest.TestCase):
         tree = self.include("server/a/x.cc", "server/b/y.h")
         tree.update(self.include("server/b/y_test.cc", "server/a/x.h"))
         self.assert_clean(tree)
+
     def test_a_class_has_a_name_of_its_own(self):
         def both(first, second):
             tree = self.source("base/x.cc", first)
