@@ -36,7 +36,6 @@ class GenerationTraining : public Training {
   absl::Status Finish();
 
   bool going() const override { return exchange_->going(); }
-  bool epoch_ended() override { return exchange_->ended(); }
   int64_t step() const override { return step_; }
   int64_t& counter(const std::string& name) override {
     return record_.counters[name];
@@ -68,17 +67,22 @@ class GenerationTraining : public Training {
     return exchange_->Ready(parameter);
   }
   absl::Status TakeGradients() override { return exchange_->End(); }
+  bool ended() override { return exchange_->ended(); }
   absl::StatusOr<bool> Flush() override {
     COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
     return exchange_->Flush();
   }
   absl::StatusOr<bool> StepWithoutData() override {
     COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
-    return exchange_->StepWithoutData();
+    COXSWAIN_ASSIGN_OR_RETURN(const bool more, exchange_->StepWithoutData());
+    // Where it ended the epoch, the others have counted a window.
+    step_ = WindowsOf(exchange_->accumulator(), step_);
+    return more;
   }
   absl::Status TakeStep() override {
     COXSWAIN_RETURN_IF_ERROR(exchange_->StepOptimizer());
-    session_.ReportProgress(++step_);
+    step_ = WindowsOf(exchange_->accumulator(), step_);
+    session_.ReportProgress(step_);
     save_due_ = true;
     stop_.AfterStep(session_);
     return absl::OkStatus();

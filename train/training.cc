@@ -8,6 +8,12 @@ namespace coxswain {
 absl::Status TrainingBase::EndEpoch() {
   COXSWAIN_ASSIGN_OR_RETURN(const bool rest, Flush());
   if (rest) COXSWAIN_RETURN_IF_ERROR(TakeStep());
+  COXSWAIN_RETURN_IF_ERROR(AwaitOthers());
+  between_epochs_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status TrainingBase::AwaitOthers() {
   if (plan().terms.uneven_data == schedule::UnevenData::kRefuse) {
     return absl::OkStatus();
   }

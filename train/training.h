@@ -33,9 +33,8 @@ class TrainingBase {
   // done, or the members change; the body is then to return OK.
   virtual bool going() const = 0;
   // Returns whether another rank has run out of data and so ended the epoch for
-  // all (uneven_data=end_at_first): EndEpoch is next. Until the next
-  // micro-batch.
-  virtual bool epoch_ended() = 0;
+  // all (uneven_data=end_at_first): EndEpoch is next.
+  bool epoch_ended() { return !between_epochs_ && ended(); }
   // Returns how many windows have ended, skipped ones included; a training that
   // was resumed counts on.
   virtual int64_t step() const = 0;
@@ -58,10 +57,15 @@ class TrainingBase {
 
   // Around a micro-batch, by Step: the second takes the optimizer's step if a
   // window has ended with it.
-  void BeginStep() { stepped_ = false; }
+  void BeginStep() { stepped_ = between_epochs_ = false; }
   absl::Status EndStep(bool sync);
 
  private:
+  // The last exchange was one of no data, because a rank had run out of it.
+  virtual bool ended() = 0;
+  // Takes part in the others' steps until all are out of data, if the plan
+  // allows unequal amounts of it.
+  absl::Status AwaitOthers();
   // True: a window was ended, and TakeStep is next.
   virtual absl::StatusOr<bool> Flush() = 0;
   virtual absl::StatusOr<bool> StepWithoutData() = 0;
@@ -69,6 +73,7 @@ class TrainingBase {
   virtual absl::Status TakeStep() = 0;
 
   bool stepped_ = false;
+  bool between_epochs_ = false;
 };
 
 }  // namespace coxswain

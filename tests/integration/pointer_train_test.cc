@@ -285,6 +285,30 @@ TEST_F(PointerTrainTest, ARankWithoutDataSavesTheStepsOfTheOthers) {
   }
 }
 
+TEST_F(PointerTrainTest, TheFirstRankWithoutDataEndsTheEpochOfAll) {
+  TrainOptions options = Options();
+  options.terms.uneven_data = schedule::UnevenData::kEndAtFirst;
+  const auto ended =
+      Run(2, options, [](Training& training, Model& model) -> absl::Status {
+        for (int epoch = 0; epoch < 2; ++epoch) {
+          const int batches = training.rank() == 0 ? 2 : 4;
+          for (int i = 0; i < batches && !training.epoch_ended(); ++i) {
+            COXSWAIN_RETURN_IF_ERROR(
+                training.Step([&] { return model.Backward(i); }));
+            EXPECT_EQ(training.taken(), i < 2);
+          }
+          COXSWAIN_RETURN_IF_ERROR(training.EndEpoch());
+        }
+        return absl::OkStatus();
+      });
+  for (const Ended& one : ended) {
+    EXPECT_OK(one.status);
+    // The window that was given up counts on both.
+    EXPECT_EQ(one.step, 6);
+    ExpectClose(one.model, ended[0].model);
+  }
+}
+
 TEST_F(PointerTrainTest, AllRanksEndWithOneModelWhereAHookLetsThemGoApart) {
   TrainOptions options = Options();
   options.hook = "post_local_sgd(start_step=2,period=4)";

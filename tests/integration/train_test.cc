@@ -225,6 +225,25 @@ TEST_F(TrainTest, ARankWithoutDataSavesTheStepsOfTheOthers) {
   }
 }
 
+TEST_F(TrainTest, TheFirstRankWithoutDataEndsTheEpochOfAll) {
+  TrainOptions options;
+  options.ddp.terms.uneven_data = schedule::UnevenData::kEndAtFirst;
+  const auto ended =
+      Run(2, options, [](Training& training, Net& net) -> absl::Status {
+        const int batches = training.rank() == 0 ? 2 : 4;
+        for (int i = 0; i < batches && !training.epoch_ended(); ++i) {
+          COXSWAIN_RETURN_IF_ERROR(training.Step([&] { return Loss(net, i); }));
+        }
+        return training.EndEpoch();
+      });
+  for (const Ended& one : ended) {
+    EXPECT_OK(one.status);
+    // The window that was given up counts on both.
+    EXPECT_EQ(one.step, 3);
+    ExpectClose(one.parameters, ended[0].parameters);
+  }
+}
+
 TEST_F(TrainTest, TrainsThroughGenerationsWhereItIsElastic) {
   TrainOptions options;
   options.elastic = true;

@@ -114,11 +114,15 @@ class PlainTraining : public Training {
   }
   absl::StatusOr<bool> StepWithoutData() override {
     COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
-    return ddp_->StepWithoutData();
+    COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
+    // Where it ended the epoch, the others have counted a window.
+    step_ = WindowsOf(ddp_->accumulator(), step_);
+    return more;
   }
   absl::Status TakeStep() override {
     COXSWAIN_RETURN_IF_ERROR(ddp_->StepOptimizer(optimizer_).status());
-    session_.ReportProgress(++step_);
+    step_ = WindowsOf(ddp_->accumulator(), step_);
+    session_.ReportProgress(step_);
     save_due_ = true;
     stop_.AfterStep(session_);
     return absl::OkStatus();

@@ -75,12 +75,12 @@ class Training : public TrainingBase {
 
   virtual DistributedDataParallel& ddp() = 0;
   const schedule::Plan& plan() override { return ddp().plan(); }
-  bool epoch_ended() override { return ddp().ended(); }
 
  protected:
   Training() = default;
 
  private:
+  bool ended() override { return ddp().ended(); }
   virtual absl::StatusOr<MicroBatch> Accumulate(
       const Accumulator::Begin& begin) = 0;
   virtual absl::Status Backward(const ::torch::Tensor& loss,
