@@ -45,7 +45,7 @@ KNOWN = (
     (r"^tools/install_deps\.sh$", "tested: run_tests.sh"),
     # Bazel does not run within its own tests; the names are checked.
     (r"^(?:\w+=\S+ )?bazel (?:build|test) ", "bazel"),
-    (r"^tools/update_hook_cards\.sh", "bazel"),
+    (r"^tools/(?:update_hook_cards|compile_commands)\.sh", "bazel"),
     (r"minimal/minimal$",
      "tested: tests/system/the_minimal_example_trains_test.cc"),
     # The shape of a job in README.md, as docs/operations.md has it.
