@@ -72,8 +72,8 @@ absl::Status Trainer::Connect() {
 
   COXSWAIN_ASSIGN_OR_RETURN(session_, Session::Join(session_options, manifest));
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
-  // Steps follow the job's plan, also where `coxswain plan set` changes it
-  // meanwhile.
+  // Steps follow the job's plan, also after `coxswain plan set` has changed it
+  // at run time.
   COXSWAIN_RETURN_IF_ERROR(torch::FollowSession(*session_, &ddp_options));
   ddp_options.make_hook = MakePlannedHook;
   ddp_options.make_averager = MakePlannedAverager;
