@@ -236,7 +236,7 @@ typedef struct cx_join_options {
 //   CX_FAILED_PRECONDITION  the members' plans, settings or parameters differ
 //   CX_ALREADY_EXISTS       a worker of this node and slot is in the job, or
 //                           was evicted a moment ago
-//   CX_CANCELLED            given up; the coordinator forgets this worker,
+//   CX_CANCELLED            cancelled; the coordinator forgets this worker,
 //                           a moment later. Or the job has ended cleanly:
 //                           CX_ERROR_JOB_FINISHED
 CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
@@ -250,7 +250,7 @@ CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
 // returned: it is of no other use.
 //   CX_FAILED_PRECONDITION  `session` was left by cx_leave; or as cx_join
 //   CX_ALREADY_EXISTS       another process has taken this worker's place
-//   CX_CANCELLED            given up: `session` cannot join again. Or the job
+//   CX_CANCELLED            cancelled: `session` cannot join again. Or the job
 //                           has ended cleanly: CX_ERROR_JOB_FINISHED
 // Other errors as cx_join. Since 1.1.
 CX_API cx_code cx_rejoin(cx_session session, cx_session* next, cx_call* call);

@@ -1,4 +1,4 @@
-// Shows what trainers say, for quickstart.sh:
+// Shows the output of trainers, for quickstart.sh:
 //   coxswain run ... -- train --events | report progress --hook H --into F
 //   report table --world 2 --json OUT F
 // `progress` reads events from standard input, draws a bar, and appends the
