@@ -16,7 +16,7 @@ class Backoff {
   Backoff(absl::Duration base, absl::Duration cap, RandomSource* random)
       : base_(base), cap_(cap), limit_(base), random_(random) {}
 
-  // The next delay.
+  // Returns the next delay.
   absl::Duration Next() {
     const absl::Duration delay = base_ + (limit_ - base_) * random_->Uniform();
     limit_ = std::min(cap_, limit_ * 2);

@@ -25,7 +25,7 @@ struct Twin {
   double low;
 };
 
-// a + b exactly, for |a| >= |b|.
+// Returns a + b exactly, for |a| >= |b|.
 COXSWAIN_HOST_DEVICE inline Twin OrderedSum(double a, double b) {
   const double sum = a + b;
   return {sum, b - (sum - a)};
@@ -69,7 +69,7 @@ COXSWAIN_HOST_DEVICE inline Twin Divide(const Twin& a, const Twin& b) {
   return OrderedSum(first, rest.high / b.high);
 }
 
-// The natural logarithm of a normal number above 0.
+// Returns the natural logarithm of a normal number above 0.
 COXSWAIN_HOST_DEVICE inline double Log(double x) {
   constexpr Twin kLog2 = {0x1.62e42fefa39efp-1, 0x1.abc9e3b39803fp-56};
   constexpr double kRootOfTwo = 0x1.6a09e667f3bcdp+0;
@@ -110,7 +110,7 @@ COXSWAIN_HOST_DEVICE inline Twin AlternatingSeries(const Twin& z, int first) {
   return series;
 }
 
-// The cosine of an angle from 0 to 2 pi.
+// Returns the cosine of an angle from 0 to 2 pi.
 COXSWAIN_HOST_DEVICE inline double Cos(double angle) {
   constexpr Twin kQuarter = {0x1.921fb54442d18p+0, 0x1.1a62633145c07p-54};
   constexpr double kQuartersPerUnit = 0x1.45f306dc9c883p-1;
@@ -128,7 +128,7 @@ COXSWAIN_HOST_DEVICE inline double Cos(double angle) {
 
 }  // namespace box_muller
 
-// A standard normal number from two that are uniform in [0, 1).
+// Returns a standard normal number from two that are uniform in [0, 1).
 COXSWAIN_HOST_DEVICE inline double BoxMuller(double u, double v) {
   constexpr double kTwoPi = 6.283185307179586476925286766559;
   // 1 - u is in (0, 1], so the logarithm is finite.

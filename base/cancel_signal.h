@@ -16,10 +16,11 @@ namespace coxswain {
 // Thread-safe.
 class CancelSignal {
  public:
-  // The first call wins. Runs the callbacks, without a lock held.
+  // Raises the signal, unless it was raised before. Runs the callbacks, without
+  // a lock held.
   void Raise(const absl::Status& why);
 
-  // OK until raised.
+  // Returns OK until raised.
   absl::Status status() const;
 
   // Runs `callback` when raised; at once if it has been. The callback owns

@@ -11,14 +11,14 @@ class Clock {
  public:
   virtual ~Clock() = default;
 
-  // A reading that never goes back, for leases and deadlines. Only
+  // Returns a reading that never goes back, for leases and deadlines. Only
   // differences between two readings mean anything.
   virtual absl::Time Now() const = 0;
 
-  // The calendar time, for display: logs, checkpoint dates.
+  // Returns the calendar time, for display: logs, checkpoint dates.
   virtual absl::Time WallTime() const = 0;
 
-  // The machine's clocks. Never destroyed.
+  // Returns the machine's clocks. Never destroyed.
   static Clock* Real();
 };
 

@@ -7,8 +7,8 @@
 
 namespace coxswain {
 
-// CRC-32C (Castagnoli, RFC 3720 appendix B.4) of `data`. To checksum a stream
-// in pieces, pass the value of the pieces before as `seed`.
+// Returns the CRC-32C (Castagnoli, RFC 3720 appendix B.4) of `data`. To
+// checksum a stream in pieces, pass the value of the pieces before as `seed`.
 uint32_t Crc32c(absl::string_view data, uint32_t seed = 0);
 
 // Returns the value of two pieces in a row, from the value of each and the

@@ -21,7 +21,7 @@ enum class ElementType {
 };
 enum class ElementOp { kSum, kMin, kMax };
 
-// Bytes of one element.
+// Returns the bytes of one element.
 COXSWAIN_HOST_DEVICE constexpr size_t SizeOf(ElementType type) {
   switch (type) {
     case ElementType::kFloat64:

@@ -25,7 +25,7 @@ class Histogram {
     sum_ += seconds;
   }
 
-  // Of durations of at most kBounds[bucket].
+  // Returns the number of durations of at most kBounds[bucket].
   uint64_t Cumulative(size_t bucket) const {
     uint64_t total = 0;
     for (size_t i = 0; i <= bucket && i < counts_.size(); ++i) {

@@ -13,8 +13,8 @@ struct FreeHostMemory {
 };
 using HostMemory = std::unique_ptr<void, FreeHostMemory>;
 
-// Memory with undefined contents, aligned to a cache line, which is also what
-// wide vector loads like. Null if there is none. Thread-safe.
+// Returns memory with undefined contents, aligned to a cache line, as wide
+// vector loads need it. Returns null if there is none. Thread-safe.
 inline HostMemory AllocateHostMemory(size_t bytes) {
   constexpr size_t kCacheLine = 64;
   if (bytes > std::numeric_limits<size_t>::max() - kCacheLine) return nullptr;

@@ -83,7 +83,7 @@ class LogSink {
 };
 // Adds a sink for all lines of the process.
 void AddLogSink(LogSink* sink);
-// Once this has returned, OnLine does not run, nor will it.
+// Removes a sink. Once this has returned, its OnLine does not run, nor will it.
 void RemoveLogSink(LogSink* sink);
 
 // Prints at most the first event of each key in this process: for errors that
@@ -137,8 +137,8 @@ class LogRate {
   int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The address in what gRPC calls a peer ("ipv4:10.0.0.1:1234"), without the
-// port, which a client gets anew with each connection.
+// Returns the address in gRPC's text of a peer ("ipv4:10.0.0.1:1234"), without
+// the port, which differs with each connection.
 absl::string_view HostOfPeer(absl::string_view peer);
 
 }  // namespace coxswain

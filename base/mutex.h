@@ -81,7 +81,7 @@ class CondVar {
   using WaitClock = std::chrono::steady_clock;
 #endif
 
-  // An infinite timeout is capped at a year, and what is over is over.
+  // Caps an infinite timeout at a year, and a negative one at now.
   static WaitClock::time_point Deadline(absl::Duration timeout) {
     const absl::Duration capped =
         std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24) * 365);

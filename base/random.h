@@ -19,7 +19,7 @@ class RandomSource {
   virtual ~RandomSource() = default;
   virtual uint64_t Next() = 0;
 
-  // A non-zero number, for ids in which 0 means none.
+  // Returns a non-zero number, for ids in which 0 means none.
   uint64_t NextId() {
     uint64_t id = 0;
     while (id == 0) id = Next();
@@ -29,7 +29,7 @@ class RandomSource {
   // Uniform in [0, 1).
   double Uniform() { return UnitInterval(Next()); }
 
-  // The operating system's entropy. Never destroyed.
+  // Returns the operating system's entropy. Never destroyed.
   static RandomSource* System();
 };
 
@@ -43,8 +43,8 @@ inline uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A 64-bit hash of a string that is the same on every machine and in every
-// version (FNV-1a, then Mix64). Not for untrusted keys of a table.
+// Returns a 64-bit hash of a string that is the same on every machine and in
+// every version (FNV-1a, then Mix64). Not for untrusted keys of a table.
 uint64_t StableHash(absl::string_view text);
 
 // A stream of numbers that is a pure function of (seed, stream, index): two
@@ -59,8 +59,8 @@ class CounterRandom {
   // Uniform in [0, 1).
   double Uniform(uint64_t index) const { return UnitInterval(Bits(index)); }
 
-  // Standard normal by the Box-Muller transform, from two uniforms. The same
-  // bits on every processor.
+  // Returns a standard normal number by the Box-Muller transform, from two
+  // uniforms. The same bits on every processor.
   double Normal(uint64_t index) const;
 
  private:

@@ -24,7 +24,7 @@ class UniqueFd {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
-  // The caller closes it from now on.
+  // Returns the descriptor, which the caller must close.
   int Release() { return std::exchange(fd_, -1); }
 
  private:

@@ -45,7 +45,7 @@ struct Work {
 // Does the work and returns its result: on this thread if it may block that, or
 // else on one of the library's, while this one waits in slices.
 Answer Do(cx_call* handle, Work work);
-// The same for what can wait in slices.
+// Does the same for a call that can wait in slices.
 Answer Await(cx_call* handle, const std::shared_ptr<Call>& call);
 
 // Cancels all calls that the program has handles of, because the process exits.

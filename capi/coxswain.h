@@ -255,7 +255,7 @@ CX_API cx_code cx_join(const cx_join_options* options, cx_session* session,
 // Other errors as cx_join. Since 1.1.
 CX_API cx_code cx_rejoin(cx_session session, cx_session* next, cx_call* call);
 
-// States the parameters that gradients are exchanged of, in their order, where
+// Sets the parameters that gradients are exchanged of, in their order, where
 // they are known only after joining. Each ticket from then on carries a hash of
 // them, which all ranks must have in common.
 CX_API cx_code cx_configure(cx_session session, const cx_parameter* parameters,
@@ -330,7 +330,7 @@ typedef struct cx_event {
 CX_API cx_code cx_next_event(cx_session session, int64_t timeout_ms,
                              cx_event* event, cx_call* call);
 
-// States how many optimizer steps this worker has taken, for status and logs.
+// Reports how many optimizer steps this worker has taken, for status and logs.
 CX_API cx_code cx_report_progress(cx_session session, int64_t steps);
 // Counts a micro-batch as progress.
 CX_API cx_code cx_note_micro_batch(cx_session session);

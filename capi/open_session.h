@@ -35,8 +35,8 @@ class OpenSession {
         cancel(std::move(cancel_in)),
         plan_(session->plan()) {}
 
-  // The plan that the next ticket follows. Only a decision that the caller has
-  // taken changes it, so that all ranks change it at the same step.
+  // Returns the plan that the next ticket follows. Only a decision that the
+  // caller has taken changes it, so that all ranks change it at the same step.
   schedule::Plan plan() const {
     MutexLock lock(&mutex_);
     return plan_;
@@ -64,7 +64,7 @@ class OpenSession {
   schedule::Plan plan_ ABSL_GUARDED_BY(mutex_);
 };
 
-// All sessions that are open. Never destroyed.
+// Returns all sessions that are open. Never destroyed.
 Table<OpenSession>& Sessions();
 
 // Makes this process the one that uses the library: sessions that are still

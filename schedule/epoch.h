@@ -57,7 +57,7 @@ struct Epoch {
   // coordinator that does not send its term.
   int64_t term = 0;
 
-  // "fallback epoch 3, term 2".
+  // Returns a text such as "fallback epoch 3, term 2".
   std::string ToString() const;
 };
 

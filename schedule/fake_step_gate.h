@@ -54,7 +54,7 @@ class FakeSchedule {
     MutexLock lock(&mutex_);
     checkpoints_[round] = reason;
   }
-  // The plan is in force from the next round on.
+  // Puts a plan in force from the next round on.
   void ChangePlanAt(int64_t round, const Plan& plan) {
     MutexLock lock(&mutex_);
     plans_[round] = plan;
@@ -201,7 +201,7 @@ class FakeSchedule {
     absl::StrAppend(&decision->reason, decision->reason.empty() ? "" : "; ",
                     "rank ", rank, ": ", reason);
   }
-  // In force in this round.
+  // Returns the plan in force in this round.
   const Plan& PlanLocked(int64_t round) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto later = plans_.lower_bound(round);

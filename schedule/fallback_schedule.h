@@ -51,7 +51,8 @@ class FallbackSchedule {
     std::vector<int> detached;  // the others, as the epoch begins
   };
   Attached OnAttached(int rank);
-  // It follows the coordinator again, or its connection is lost.
+  // Called when a rank follows the coordinator again, or its connection is
+  // lost.
   void OnDetached(int rank);
 
   // Of a rank that is attached; those of others are ignored.
@@ -68,7 +69,7 @@ class FallbackSchedule {
   const std::string& suspended() const { return suspended_; }
 
  private:
-  // Null: nothing is sent in this epoch.
+  // Returns null if nothing is sent in this epoch.
   StepAgreement* Find(int rank, absl::string_view stream);
   Messages Take(absl::string_view stream, const StepAgreement& agreement,
                 StepAgreement::Messages messages);

@@ -45,7 +45,7 @@ struct StepSettings {
   // is none; `prefix` stands before the field's name in the message.
   absl::Status Check(absl::string_view prefix) const;
 
-  // Whether both make the same hook.
+  // Returns whether both make the same hook.
   bool SameHook(const StepSettings& other) const {
     return hook == other.hook &&
            compression_start_step == other.compression_start_step;
@@ -83,10 +83,10 @@ struct Plan : Settings {
     static_cast<Settings&>(*this) = settings;
   }
 
-  // Micro-batches that this rank sums up in one step.
+  // Returns how many micro-batches this rank sums up in one step.
   int WindowOf(int rank, int world_size) const;
 
-  // Whether each step begins with a header exchange, in which the ranks
+  // Returns whether each step begins with a header exchange, in which the ranks
   // exchange their weights: gradients cannot be averaged without it.
   bool needs_header(int world_size) const;
 };

@@ -15,11 +15,11 @@ namespace coxswain::schedule {
 // How the components of the schedule name ranks, and their error with its typed
 // detail (coxswain.v1.ErrorDetail.schedule_mismatch).
 
-// "rank 3", "ranks 0-6, 8", "ranks 0, 2, 4, 6, 8, 10 and 90 more". Takes the
-// ranks in ascending order.
+// Returns a text such as "rank 3", "ranks 0-6, 8", or "ranks 0, 2, 4, 6, 8, 10
+// and 90 more". Takes the ranks in ascending order.
 std::string RankList(const std::vector<int>& ranks);
 
-// Rounded for display: "250ms", "12.3s", "5m".
+// Returns a duration rounded for display: "250ms", "12.3s", "5m".
 std::string Rounded(absl::Duration duration);
 
 struct ScheduleMismatch {
@@ -29,7 +29,7 @@ struct ScheduleMismatch {
   std::vector<std::string> differences;
 };
 
-// ABORTED. The detail travels with what fits of the ranks and the lines.
+// Returns ABORTED, whose detail has as many of the ranks and lines as fit.
 absl::Status ScheduleMismatchError(absl::string_view message,
                                    const ScheduleMismatch& mismatch);
 

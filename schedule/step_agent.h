@@ -45,10 +45,10 @@ class StepAgent {
 
   explicit StepAgent(Options options);
 
-  // Begins the next round. FAILED_PRECONDITION if the last one has not been
-  // decided, or its decision was not taken, or ended the generation; or, with
-  // enforcement=off, the ticket asks for a skip, which no other rank would
-  // receive.
+  // Begins the next round. Fails with FAILED_PRECONDITION if the last one has
+  // not been decided, or its decision was not taken, or ended the generation;
+  // or, with enforcement=off, the ticket asks for a skip, which no other rank
+  // would receive.
   absl::Status Announce(const Ticket& ticket, absl::Time now);
   // Asks all ranks, from the next ticket or vote on, to stop.
   void RequestStop(std::string reason);
@@ -57,18 +57,18 @@ class StepAgent {
   // Asks, from the next ticket on, for a checkpoint, until a decision asks
   // for it. The first reason counts.
   void RequestCheckpoint(std::string reason);
-  // Between rounds: the terms of another plan count from now on. Only needed
+  // Follows the terms of another plan from now on; between rounds. Only needed
   // where it did not come with a decision of this stream.
   absl::Status Follow(const Terms& terms);
-  // This rank's vote on the round. FAILED_PRECONDITION outside of a round.
+  // Votes on the round. Fails with FAILED_PRECONDITION outside of a round.
   absl::Status Vote(const schedule::Vote& vote, absl::Time now);
 
   void OnGrant(int64_t round);
   void OnDecision(const Decision& decision);
-  // The connection is new: sends again what was not answered.
+  // Sends again what was not answered, on a new connection.
   void OnConnected();
-  // Another coordinator has taken over and restarts its timeouts: restarts this
-  // rank's.
+  // Restarts this rank's timeouts: another coordinator has taken over and
+  // restarts its own.
   void OnOtherCoordinator(absl::Time now);
   // Returns the last decision of all ranks that was received, whether it was
   // taken or not: sent to a coordinator that may not know of it any more.
@@ -76,12 +76,13 @@ class StepAgent {
 
   // Returns what to send now, and notes that it was sent.
   std::vector<Outgoing> Take(absl::Time now);
-  // When Take has something again; InfiniteFuture: never.
+  // Returns when Take has something again; InfiniteFuture: never.
   absl::Time due() const;
-  // When Take has something again, or a wait is over; InfiniteFuture: never.
+  // Returns when Take has something again, or a wait is over; InfiniteFuture:
+  // never.
   absl::Time deadline() const;
 
-  // Whether the exchange may begin.
+  // Returns whether the exchange may begin.
   bool granted() const;
   bool announced() const { return ticket_.has_value(); }
   bool decided() const { return decision_.has_value(); }

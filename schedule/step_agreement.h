@@ -127,9 +127,9 @@ class StepAgreement {
   // Takes the last decision that this rank has received. Does nothing where it
   // was made here.
   Messages OnPosition(int rank, const Decision& last, absl::Time now);
-  // The last decision that was kept; before everything else.
+  // Takes the last decision that was kept; before everything else.
   void Restore(const Decision& last);
-  // One of Options::absent has attached again.
+  // Notes that one of Options::absent has attached again.
   void OnBack(int rank, absl::Time now);
   // Restarts all timeouts: nothing could be received from any rank until `now`.
   void RestartTimeouts(absl::Time now) { all_back_ = std::max(all_back_, now); }
@@ -143,11 +143,11 @@ class StepAgreement {
   // reason counts until then.
   void RequestCheckpoint(absl::string_view reason);
 
-  // Another stream's decision has changed the plan: this one's tickets may
-  // follow it from now on, all of a round together.
+  // Notes that another stream's decision has changed the plan: this one's
+  // tickets may follow it from now on, all of a round together.
   void NotePlan(const Plan& plan);
 
-  // When Tick has something to do; InfiniteFuture: never.
+  // Returns when Tick has something to do; InfiniteFuture: never.
   absl::Time deadline() const;
 
   // Returns OK, or why the generation must end: ABORTED, with ScheduleMismatch
@@ -165,11 +165,12 @@ class StepAgreement {
   const std::vector<std::optional<LastTicket>>& last_tickets() const {
     return last_tickets_;
   }
-  // The round whose tickets are awaited, or which is being voted on.
+  // Returns the round whose tickets are awaited, or which is being voted on.
   int64_t round() const { return round_; }
-  // Ranks whose ticket or vote the others wait for; empty if none waits.
+  // Returns the ranks whose ticket or vote the others wait for; empty if none
+  // waits.
   std::vector<int> Missing() const;
-  // Since when they wait; InfiniteFuture: none does.
+  // Returns since when they wait; InfiniteFuture: none does.
   absl::Time waiting_since() const;
   // The same, but no earlier than all could have answered after a restart.
   absl::Time timeout_start() const;
@@ -216,7 +217,8 @@ class StepAgreement {
 
   void Accept(int rank, Ticket ticket, absl::Time now);
   void AdoptPlan(int64_t version);
-  // Of a round before the present one, or of this one once more.
+  // Answers a ticket of a round before the present one, or of this one once
+  // more.
   void AnswerTicket(int rank, const Ticket& ticket, absl::Time now,
                     Messages* messages);
   void AnswerDecided(int rank, int64_t round, Messages* messages) const;
@@ -228,7 +230,8 @@ class StepAgreement {
   // What a decision asks for beside commit or skip.
   std::string RegroupText(const Decision& decision) const;
   std::string CheckpointText(const Decision& decision) const;
-  // What ranks ask for in this field of their tickets, each with its rank.
+  // Returns what ranks ask for in this field of their tickets, each with its
+  // rank.
   std::vector<std::string> Asked(std::string Ticket::*field,
                                  absl::string_view what) const;
   std::optional<Plan> PlanAfter(const Decision& decision) const;
@@ -244,12 +247,12 @@ class StepAgreement {
 
   // Takes over a decision that was made elsewhere.
   void Learn(Decision decision);
-  // Whether this coordinator may know less of the round than the rank.
+  // Returns whether this coordinator may know less of the round than the rank.
   bool AwaitsPosition(int rank) const;
   void NoteReceived(int rank, int64_t round, absl::Time now);
   void AnswerAllOf(int64_t round, Messages* messages) const;
   void ReleasePending(absl::Time now, Messages* messages);
-  // Whether it can be the decision on a round that was decided here.
+  // Returns whether it differs from the decision on a round decided here.
   bool Contradicts(const Decision& reported) const;
   std::optional<Plan> KnownPlan(int64_t version) const;
 

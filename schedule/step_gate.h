@@ -39,12 +39,12 @@ class StepGate {
   virtual void BeginLocal(const Ticket& ticket) { static_cast<void>(ticket); }
   virtual void EndLocal() {}
 
-  // The bucket that is being exchanged, for reports.
+  // Notes the bucket that is being exchanged, for reports.
   virtual void NoteBucket(int bucket) { static_cast<void>(bucket); }
 
-  // The exchange of this many bytes of gradients has ended on this rank, and
-  // the thread that trains has waited so long for its end; for reports. On the
-  // thread that trains.
+  // Notes that the exchange of this many bytes of gradients has ended on this
+  // rank, and how long the thread that trains has waited for it; for reports.
+  // On the thread that trains.
   virtual void NoteExchange(int64_t gradient_bytes, absl::Duration waited) {
     static_cast<void>(gradient_bytes);
     static_cast<void>(waited);
@@ -55,8 +55,8 @@ class StepGate {
   // exchange.
   virtual absl::Duration timeout() const { return absl::ZeroDuration(); }
 
-  // The reducer is broken: AwaitGrant and Decide fail with this error, now and
-  // later. Returns at once. The first reason stays.
+  // Makes AwaitGrant and Decide fail with this error, now and later, because
+  // the reducer has failed. Returns at once. The first reason stays.
   virtual void Abort(const absl::Status& reason) { static_cast<void>(reason); }
 };
 

@@ -104,7 +104,8 @@ struct Terms {
 
   // Returns all terms, by name; FromMap is its inverse.
   std::map<std::string, std::string> ToMap() const;
-  // Those that differ from the defaults, as "name=value", sorted by name.
+  // Returns those that differ from the defaults, as "name=value", sorted by
+  // name.
   std::vector<std::string> Changed() const;
 
   // Fails with INVALID_ARGUMENT, naming the terms that contradict each other.

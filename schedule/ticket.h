@@ -46,7 +46,7 @@ struct Ticket {
   std::string drain;       // ... go on without this rank after it; ...
   std::string checkpoint;  // ... save their state after it.
 
-  // Whether the rank only takes part, without data of its own.
+  // Returns whether the rank only takes part, without data of its own.
   bool without_data() const { return weight == 0 && micro_batches == 0; }
 };
 

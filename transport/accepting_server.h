@@ -43,7 +43,7 @@ class AcceptingServer {
   static absl::StatusOr<std::unique_ptr<AcceptingServer>> Start(
       Options options, grpc::ServerBuilder* builder);
 
-  // Shutdown(0), unless that was called.
+  // Calls Shutdown(0), unless that was called.
   ~AcceptingServer();
   AcceptingServer(const AcceptingServer&) = delete;
   AcceptingServer& operator=(const AcceptingServer&) = delete;

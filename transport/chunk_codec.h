@@ -33,7 +33,7 @@ class Payload {
   explicit Payload(std::vector<grpc::Slice> slices);
 
   size_t size() const { return size_; }
-  // In order; they live as long as this object.
+  // Returns the pieces in order; they live as long as this object.
   std::vector<absl::string_view> pieces() const;
 
  private:

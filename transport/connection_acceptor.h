@@ -91,8 +91,8 @@ class ConnectionAcceptor {
   // acceptor's thread; must not block.
   using Accept = std::function<void(UniqueFd connection)>;
 
-  // What it hands over is added to `accepted` first. Fails with UNAVAILABLE if
-  // the system has no more descriptors.
+  // Starts the thread. A connection is added to `accepted` before it is handed
+  // over. Fails with UNAVAILABLE if the system has no more descriptors.
   static absl::StatusOr<std::unique_ptr<ConnectionAcceptor>> Open(
       Listeners listeners, const Limits& limits, Accept accept,
       std::shared_ptr<AcceptedConnections> accepted,

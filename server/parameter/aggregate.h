@@ -29,7 +29,7 @@ struct TensorSpec {
   int64_t bytes = 0;  // of each part
   int parts = 1;
 
-  // Of the whole, as it is pulled.
+  // Returns the bytes of the whole, as it is pulled.
   int64_t total_bytes() const {
     return reduction == Reduction::kConcat ? bytes * parts : bytes;
   }

@@ -66,13 +66,13 @@ class BudgetCharge {
 // object in it: links, the allocator's header, and rounding.
 inline constexpr int64_t kAllocationBytes = 64;
 
-// What is charged for an array of so many bytes: large ones are rounded up to
-// pages.
+// Returns what is charged for an array of so many bytes: large ones are rounded
+// up to pages.
 inline int64_t ArrayBytes(int64_t bytes) {
   return bytes + bytes / 16 + kAllocationBytes;
 }
 
-// What is charged for a string that is kept.
+// Returns what is charged for a string that is kept.
 inline int64_t BytesOf(const std::string& text) {
   return static_cast<int64_t>(text.capacity()) + kAllocationBytes;
 }

@@ -36,8 +36,8 @@ namespace coxswain::server {
 // wakes outboxes without a lock held.
 class CollectiveGroup {
  public:
-  // What a rank costs as long as the group lives, with its share of the group,
-  // of which it keeps the name twice.
+  // Returns what a rank costs as long as the group lives, with its share of the
+  // group, of which it keeps the name twice.
   static int64_t RankBytes(absl::string_view group) {
     return 2048 + 2 * static_cast<int64_t>(group.size());
   }
@@ -144,10 +144,10 @@ class CollectiveGroup {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends what can be sent. Returns true if that was all.
   static bool Advance(const Aggregate& aggregate, Pull* pull);
-  // All participants are sent the error, now or when they begin.
+  // Sends all participants the error, now or when they begin.
   void FailLocked(const TensorPtr& tensor, const absl::Status& why,
                   Touched* touched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // This rank, which was pending, needs nothing more of the tensor.
+  // Notes that this rank, which was pending, needs nothing more of the tensor.
   void SettleLocked(const TensorPtr& tensor, int rank)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Forgets the operation, unless chunks of its part are still to come.

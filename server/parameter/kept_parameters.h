@@ -139,8 +139,8 @@ class KeptParameters {
   absl::Status CheckPushLocked(const Parameter& parameter,
                                absl::string_view name, int64_t version) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The push of this part has ended. Returns whether the version is complete,
-  // or why it cannot be any more.
+  // Ends the push of this part. Returns whether the version is complete, or why
+  // it cannot be any more.
   absl::StatusOr<bool> EndPart(const std::string& name, int64_t version,
                                int part,
                                const std::shared_ptr<Aggregate>& tensor);

@@ -11,8 +11,9 @@
 
 namespace coxswain::server {
 
-// For a lease that others count as well: like Clock::Real(), but its Now() goes
-// on while the machine is suspended, as theirs does. Never destroyed.
+// Returns the clock of a lease that others count as well: like Clock::Real(),
+// but its Now() goes on while the machine is suspended, as theirs does. Never
+// destroyed.
 inline const Clock* LeaseClock() {
   class BootClock : public Clock {
    public:

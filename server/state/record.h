@@ -13,13 +13,15 @@ namespace coxswain::server {
 // How components put the messages of proto/state.proto into state records, and
 // numbers into their keys. Plain functions.
 
-// Equal messages are equal bytes, in whatever order their maps lie.
+// Returns the bytes of a message: equal messages have equal bytes, in whatever
+// order their maps are.
 std::string SerializeRecord(const google::protobuf::MessageLite& message);
 // Returns whether the bytes are such a message.
 bool ParseRecord(absl::string_view bytes,
                  google::protobuf::MessageLite* message);
 
-// A letter and 16 hexadecimal digits: such keys sort as their numbers do.
+// Returns a letter and 16 hexadecimal digits: such keys sort as their numbers
+// do.
 std::string NumberedKey(char letter, uint64_t number);
 // Returns the number of such a key, whatever its letter; unset if it is none.
 std::optional<uint64_t> NumberOfKey(absl::string_view key);

@@ -13,7 +13,7 @@ struct sqlite3_stmt;
 
 namespace coxswain::server {
 
-// SQLite's error as ours: the only place where these are translated.
+// Returns SQLite's error as ours: the only place where these are translated.
 //   DATA_LOSS    the file is damaged, or not a SQLite file
 //   UNAVAILABLE  everything else: locked, full, cannot be opened
 absl::Status SqliteError(sqlite3* db, int code, absl::string_view what,
@@ -38,7 +38,7 @@ class SqliteStatement {
   // Steps through all rows, and is ready for another run.
   absl::Status Run();
 
-  // Of the row; columns count from 0.
+  // Return a column of the row; columns count from 0.
   int64_t Int(int column) const;
   std::string Bytes(int column) const;
 

@@ -41,7 +41,7 @@ class StateBatch {
   }
   const std::vector<Write>& writes() const { return writes_; }
   bool empty() const { return writes_.empty(); }
-  // Of all tables, keys and values.
+  // Returns the bytes of all tables, keys and values.
   size_t ByteSize() const;
 
  private:

@@ -94,8 +94,8 @@ class FileSystem {
 // short. OK if the folder exists. The errors are those of FileSystem.
 absl::Status MakeFolders(FileSystem* files, const std::string& path);
 
-// The machine's own file system. Never destroyed. Its source file is the one
-// place where errno becomes an absl::Status.
+// Returns the machine's own file system. Never destroyed. Only its source file
+// translates errno to absl::Status.
 FileSystem* PosixFileSystem();
 
 }  // namespace coxswain::server

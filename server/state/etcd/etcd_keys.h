@@ -31,7 +31,7 @@ class EtcdKeys {
   std::string Format() const { return prefix_ + "format"; }
   std::string Record(absl::string_view table, absl::string_view key) const;
   Range Table(absl::string_view table) const;
-  // All tables whose names begin so.
+  // Returns the range of all tables whose names begin so.
   Range Tables(absl::string_view prefix) const;
   // Returns the table and the key of a record. Fails with DATA_LOSS if it is
   // none.

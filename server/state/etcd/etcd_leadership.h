@@ -70,9 +70,10 @@ class EtcdLeadership {
   EtcdLeadership(const EtcdLeadership&) = delete;
   EtcdLeadership& operator=(const EtcdLeadership&) = delete;
 
-  // Of the leader's key.
+  // Returns the revision in which the leader's key was created.
   int64_t create_revision() const { return create_revision_; }
-  // Of the key of commits, as this leader has found it; 0: there was none.
+  // Returns the revision of the key of commits that this leader has found; 0:
+  // there was none.
   int64_t commit_revision() const { return commit_revision_; }
 
   // Returns how much of the lease is left; 0 or less once the lead is lost.
