@@ -1,18 +1,18 @@
-"""The blocks of shell commands of the pages, and who executes them.
+"""The blocks of shell commands of the pages, and what executes them.
 
-A comment in front of a block says it for all its lines:
+A comment in front of a block is for all its lines:
 
     <!-- run: alone -->       commands_test.py runs them in an empty folder
     <!-- run: job -->         it does so beside a coordinator with the job mnist
     <!-- tested: PATH -->     the test, script or page at PATH executes them
-    <!-- needs: THING -->     nobody does: they need one of NEEDS
+    <!-- needs: THING -->     no test does: they need one of NEEDS
     <!-- usage -->            the form of a command, with [OPTIONAL] parts
 
-A page of which a test runs all blocks in ```sh says so once:
+A page whose blocks in ```sh are all run by a test has, once:
 
     <!-- commands: PATH -->
 
-Without a comment each command must match one of KNOWN. What KNOWN says to need
+Without a comment each command must match one of KNOWN. What KNOWN lists as a need
 something is left out where a block is run.
 """
 
@@ -176,7 +176,7 @@ def check(page_texts, read):
             for command, said in kinds_of(block):
                 if said is None:
                     yield (
-                        "%s: who executes this? Add a comment in front of the "
+                        "%s: no test executes this: add a comment in front of the "
                         "block, as tests/docs/command_blocks.py says: %s"
                         % (where, command)
                     )

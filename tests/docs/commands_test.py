@@ -60,7 +60,7 @@ class RulesTest(unittest.TestCase):
             command_blocks.check({"docs/x.md": text}, (files or {}).get)
         )
 
-    def test_a_command_that_nobody_executes_is_named(self):
+    def test_a_command_without_a_test_is_named(self):
         for fence in ["```\n", "```sh\n"]:
             found = self.findings(fence + "docker ps\n```\n")
             self.assertEqual(len(found), 1, found)
@@ -147,7 +147,7 @@ class PagesTest(unittest.TestCase):
             "%s:\n%s\n%s" % (block.where, script, done.stdout[-4000:]),
         )
 
-    def test_each_command_is_executed_or_says_what_it_needs(self):
+    def test_each_command_is_executed_or_names_what_it_needs(self):
         texts = command_blocks.pages(ROOT)
         self.assertGreater(len(texts), 20)
         findings = list(command_blocks.check(texts, read))
