@@ -12,8 +12,8 @@ A page whose blocks in ```sh are all run by a test has, once:
 
     <!-- commands: PATH -->
 
-Without a comment each command must match one of KNOWN. What KNOWN lists as a need
-something is left out where a block is run.
+Without a comment each command must match one of KNOWN. A command that needs
+something by KNOWN is left out where a block is run.
 """
 
 import os
@@ -62,7 +62,7 @@ MARK = re.compile(r"<!-- (run|tested|needs|usage)(?:: (\S+))? -->\n")
 
 
 class Block:
-    """A block of commands, where it stands, and what its comment says."""
+    """A block of commands, where it stands, and its comment."""
 
     def __init__(self, page, line, text, kind, value):
         self.page = page
@@ -116,7 +116,7 @@ def blocks_of(page, text):
 
 
 def known(command):
-    """Returns what KNOWN says of a command, as (kind, value), or None."""
+    """Returns what KNOWN has for a command, as (kind, value), or None."""
     for pattern, said in KNOWN:
         if re.search(pattern, command):
             kind, _, value = said.partition(": ")
@@ -125,9 +125,9 @@ def known(command):
 
 
 def kinds_of(block):
-    """Yields each command of a block with who executes it, or None.
+    """Yields each command of a block with what executes it, or None.
 
-    What a comment says of a block is yielded once, with a command of it.
+    The comment of a block is yielded once, with a command of it.
     """
     if block.kind:
         own = [command for command in block.commands()
@@ -176,8 +176,8 @@ def check(page_texts, read):
             for command, said in kinds_of(block):
                 if said is None:
                     yield (
-                        "%s: no test executes this: add a comment in front of the "
-                        "block, as tests/docs/command_blocks.py says: %s"
+                        "%s: no test executes this; add a comment in front of the "
+                        "block (see tests/docs/command_blocks.py): %s"
                         % (where, command)
                     )
                     continue

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Each command of the pages is executed, or says what it needs.
+"""Each command of the pages is executed, or names what it needs.
 
 Which blocks are executed where is in command_blocks.py. Those with
 "run: alone" and "run: job" run here as they stand, each in an empty folder;
@@ -64,7 +64,7 @@ class RulesTest(unittest.TestCase):
         for fence in ["```\n", "```sh\n"]:
             found = self.findings(fence + "docker ps\n```\n")
             self.assertEqual(len(found), 1, found)
-            self.assertIn("docs/x.md:2: who executes this?", found[0])
+            self.assertIn("docs/x.md:2: no test executes this", found[0])
         self.assertEqual(
             self.findings("<!-- needs: cluster -->\n```\ndocker ps\n```\n"), []
         )
