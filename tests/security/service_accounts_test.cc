@@ -107,7 +107,7 @@ class ServiceAccountsTest : public testing::Test {
     options.timeout = kTimeout;
     return options;
   }
-  static auto IsNobody(const std::string& why) {
+  static auto IsRefused(const std::string& why) {
     return StatusIs(absl::StatusCode::kUnauthenticated, HasSubstr(why));
   }
 
@@ -158,7 +158,7 @@ TEST_F(ServiceAccountsTest, ASubjectWithoutALineIsRefusedWithTheMissingLine) {
   files_.Write("tokens", absl::StrCat("job/c subject:", kStranger));
   EXPECT_OK(Join(*stub, "c"));
   Show(TokenOf(kTrain));
-  EXPECT_THAT(Ask(*stub), IsNobody(kTrain));
+  EXPECT_THAT(Ask(*stub), IsRefused(kTrain));
 }
 
 TEST_F(ServiceAccountsTest, ATokenRunsOutAndItsSuccessorTakesItsPlace) {
@@ -170,12 +170,12 @@ TEST_F(ServiceAccountsTest, ATokenRunsOutAndItsSuccessorTakesItsPlace) {
   calendar_.Advance(absl::Minutes(50));
   const std::string second = TokenOf(kTrain);
   calendar_.Advance(absl::Minutes(11));
-  EXPECT_THAT(Ask(*stub), IsNobody("expired"));
+  EXPECT_THAT(Ask(*stub), IsRefused("expired"));
   Show(second);
   EXPECT_OK(Ask(*stub));
   Show(issuer_.Sign(
       TestIssuer::Claims(kTrain, calendar_.WallTime() + absl::Minutes(1))));
-  EXPECT_THAT(Ask(*stub), IsNobody("only from"));
+  EXPECT_THAT(Ask(*stub), IsRefused("only from"));
 }
 
 TEST_F(ServiceAccountsTest, ForAnotherAudienceOrOfAnotherIssuerItIsRefused) {
@@ -184,14 +184,14 @@ TEST_F(ServiceAccountsTest, ForAnotherAudienceOrOfAnotherIssuerItIsRefused) {
   Json claims = TestIssuer::Claims(kTrain, calendar_.WallTime());
   claims["aud"] = {"https://kubernetes.default.svc"};
   Show(issuer_.Sign(claims));
-  EXPECT_THAT(Ask(*stub), IsNobody("https://kubernetes.default.svc"));
+  EXPECT_THAT(Ask(*stub), IsRefused("https://kubernetes.default.svc"));
   claims = TestIssuer::Claims(kTrain, calendar_.WallTime());
   claims["iss"] = "https://other.example";
   Show(issuer_.Sign(claims));
-  EXPECT_THAT(Ask(*stub), IsNobody("https://other.example"));
+  EXPECT_THAT(Ask(*stub), IsRefused("https://other.example"));
   const TestIssuer forger(SignatureKind::kRs256);
   Show(forger.Sign(TestIssuer::Claims(kTrain, calendar_.WallTime())));
-  EXPECT_THAT(Ask(*stub), IsNobody("signature"));
+  EXPECT_THAT(Ask(*stub), IsRefused("signature"));
 }
 
 TEST_F(ServiceAccountsTest, NewKeysCountWithoutARestart) {
@@ -201,7 +201,7 @@ TEST_F(ServiceAccountsTest, NewKeysCountWithoutARestart) {
   EXPECT_OK(Ask(*stub));
   const TestIssuer next(SignatureKind::kEs256, "k2");
   files_.Write("jwks.json", KeySetOf({next.Key()}));
-  EXPECT_THAT(Ask(*stub), IsNobody("--token-keys"));
+  EXPECT_THAT(Ask(*stub), IsRefused("--token-keys"));
   Show(next.Sign(TestIssuer::Claims(kTrain, calendar_.WallTime())));
   EXPECT_OK(Ask(*stub));
   files_.Write("jwks.json", "no keys");
@@ -213,7 +213,7 @@ TEST_F(ServiceAccountsTest, WithoutKeysNoSignatureCounts) {
   security.tokens = files_.Write("tokens", "job/b the-secret-of-job-b-123");
   Serve(security);
   Show(TokenOf(kTrain));
-  EXPECT_THAT(Ask(*Connect()), IsNobody("none of this coordinator's"));
+  EXPECT_THAT(Ask(*Connect()), IsRefused("none of this coordinator's"));
 }
 
 TEST_F(ServiceAccountsTest, SettingsThatDoNotFitAreAnErrorAtOnce) {

@@ -200,7 +200,7 @@ void FallbackWorld::Connect(int rank, bool to_fallback) {
 
 void FallbackWorld::Pump(int rank) {
   Worker& worker = Rank(rank);
-  if (worker.leader == Leader::kNobody) return;
+  if (worker.leader == Leader::kNone) return;
   Stream* const stream =
       worker.leader == Leader::kFallback ? worker.fallback : worker.coordinator;
   if (stream == nullptr) return;
@@ -262,7 +262,7 @@ void FallbackWorld::OnCoordinatorAttached(int rank) {
     worker.in_fallback = false;
   }
   if (!worker.bound) return FollowCoordinator(rank);
-  worker.leader = Leader::kNobody;
+  worker.leader = Leader::kNone;
   if (!worker.in_fallback) return;
   Up up;
   up.kind = Up::Kind::kRelease;
@@ -274,7 +274,7 @@ void FallbackWorld::OnCoordinatorGone(int rank) {
   worker.coordinator = nullptr;
   if (!std::exchange(worker.attached, false)) return;
   worker.lost = true;
-  worker.leader = Leader::kNobody;
+  worker.leader = Leader::kNone;
 }
 
 void FallbackWorld::ReadAtRank(Stream* stream) {
@@ -300,7 +300,7 @@ void FallbackWorld::OnDown(Stream* stream, const Down& down) {
     if (!of_fallback) return OnCoordinatorGone(rank);
     worker.fallback = nullptr;
     worker.in_fallback = false;
-    if (worker.leader == Leader::kFallback) worker.leader = Leader::kNobody;
+    if (worker.leader == Leader::kFallback) worker.leader = Leader::kNone;
     if (!down.released) return;
     worker.bound = false;
     if (!worker.lost) FollowCoordinator(rank);
@@ -347,7 +347,7 @@ void FallbackWorld::Break(Stream* stream) {
   Worker& worker = Rank(rank);
   worker.fallback = nullptr;
   worker.in_fallback = false;
-  if (worker.leader == Leader::kFallback) worker.leader = Leader::kNobody;
+  if (worker.leader == Leader::kFallback) worker.leader = Leader::kNone;
 }
 
 // ---- the leaders

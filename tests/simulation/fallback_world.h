@@ -86,14 +86,14 @@ class FallbackWorld {
     std::deque<Up> up;
     std::deque<Down> down;
   };
-  enum class Leader { kNobody, kCoordinator, kFallback };
+  enum class Leader { kNone, kCoordinator, kFallback };
   struct Worker {
     explicit Worker(schedule::StepAgent::Options options)
         : agent(std::move(options)) {}
     schedule::StepAgent agent;
     int64_t plan_version = 1;
     bool voted = false;
-    Leader leader = Leader::kNobody;
+    Leader leader = Leader::kNone;
     Stream* coordinator = nullptr;  // its open streams
     Stream* fallback = nullptr;
     bool attached = false;

@@ -1,5 +1,5 @@
-// The status page: asks the coordinator once a second while somebody looks,
-// and shows what it says.
+// The status page: asks the coordinator once a second while the page is
+// visible, and shows the answers.
 
 import { Api, Refusal } from './js/api.js';
 import { el, said, update } from './js/dom.js';
@@ -184,7 +184,7 @@ function togglePin(rank) {
   const pins = route.pins.includes(rank) ? route.pins.filter((other) => other !== rank)
     : [...route.pins, rank].slice(-MAX_PINS);
   const done = pins.includes(rank) ? 'pinned' : 'no longer pinned';
-  news.say(`Rank ${rank} is ${done}; ${plural(pins.length, 'pin')}.`);
+  news.announce(`Rank ${rank} is ${done}; ${plural(pins.length, 'pin')}.`);
   pin(pins);
 }
 
@@ -212,7 +212,7 @@ document.addEventListener('submit', (event) => {
   const input = byId('pin-rank');
   const rank = input ? asRank(input.value) : null;
   if (rank === null || (view.job && rank >= view.job.world_size)) {
-    news.say(`There is no such rank: ${input.value}`);
+    news.announce(`There is no such rank: ${input.value}`);
     return;
   }
   input.value = '';

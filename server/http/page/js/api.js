@@ -30,7 +30,7 @@ export class Api {
   }
 
   // The answer to GET /api/v1/`path`; throws a Refusal, or another error where
-  // nobody answers.
+  // no coordinator answers.
   async get(path) {
     const before = this.remembered.get(path);
     const headers = before ? { 'If-None-Match': before.tag } : {};

@@ -52,8 +52,8 @@ function report(job, now) {
           el('p', null, 'As it was at the end, ', when(now, job.report.ended_at), ':'),
       findings.length > 0
         ? el('ol', { class: 'findings' }, findings.map((finding) => el('li', null, said(finding))))
-        : none('Nobody waits for a rank.'),
-      odd.length > 0 && el('p', null, straggler('odd'), ' ', plural(odd.length, 'rank'),
+        : none('No rank is waited for.'),
+      odd.length > 0 && el('p', null, straggler('outlier'), ' ', plural(odd.length, 'rank'),
           ': ', odd.slice(0, 16).join(', '), odd.length > 16 ? ', …' : ''),
       rounds.length > 0 && el('details', { 'data-key': 'rounds' },
           el('summary', null, `The last ${plural(rounds.length, 'decision')}`),
@@ -64,7 +64,7 @@ function report(job, now) {
 function flags(member) {
   return [
     member.straggler && straggler(), member.straggler && member.odd && ' ',
-    member.odd && straggler('odd'), !member.straggler && !member.odd && 'none',
+    member.odd && straggler('outlier'), !member.straggler && !member.odd && 'none',
   ];
 }
 
@@ -77,9 +77,9 @@ function memberColumns(now) {
     { name: 'Host', text: true, of: (member) => said(member.host) },
     { name: 'Node/slot', text: true, of: (member) => said(`${member.node}/${member.slot}`) },
     { name: 'Step', number: true, of: (member) => count(member.step) },
-    { name: 'Heard', number: true, of: (member) => ago(now, member.heard_at) },
+    { name: 'Last heartbeat', number: true, of: (member) => ago(now, member.heard_at) },
     { name: 'Progressed', number: true, of: (member) => ago(now, member.progressed_at) },
-    { name: 'Does', long: true, of: (member) => said(member.activity || 'computes') },
+    { name: 'Activity', long: true, of: (member) => said(member.activity || 'computes') },
     { name: 'Left process', number: true, of: (member) => bytes(member.wire_bytes) },
     { name: 'Address', text: true, of: (member) => said(member.address) },
   ];

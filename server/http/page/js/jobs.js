@@ -1,4 +1,4 @@
-// The list of jobs: those that need somebody first.
+// The list of jobs: those that need attention first.
 
 import { bytes, count, number, plural } from './format.js';
 import { el, none, quiet, said, section, state, straggler, table } from './parts.js';

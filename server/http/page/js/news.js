@@ -1,20 +1,20 @@
-// Tells those who listen instead of look: what has changed, not each number,
-// and not more often than one can hear.
+// Announces to screen readers what has changed, not each number,
+// and not more often than it can be read out.
 
 import { plural } from './format.js';
 
 const LEAST_MS = 5000;
 
 function difference(before, now) {
-  const told = [];
-  if (before.state !== now.state) told.push(`Job ${now.name} is ${now.state}.`);
+  const news = [];
+  if (before.state !== now.state) news.push(`Job ${now.name} is ${now.state}.`);
   if (before.generation !== now.generation) {
-    told.push(`Generation ${now.generation} has ${plural(now.world_size, 'rank')}.`);
+    news.push(`Generation ${now.generation} has ${plural(now.world_size, 'rank')}.`);
   }
   if (before.slow !== now.slow) {
-    told.push(now.slow ? `Stragglers: ${now.slow}.` : 'No stragglers any more.');
+    news.push(now.slow ? `Stragglers: ${now.slow}.` : 'No stragglers any more.');
   }
-  return told;
+  return news;
 }
 
 export class News {
@@ -25,21 +25,21 @@ export class News {
 
   clear() {
     this.known = new Map();
-    this.saidAt = -LEAST_MS;
+    this.announcedAt = -LEAST_MS;
   }
 
-  say(text) {
+  announce(text) {
     this.line.textContent = text.slice(0, 300);
-    this.saidAt = performance.now();
+    this.announcedAt = performance.now();
   }
 
-  // Compares with what was told last.
+  // Compares with what was announced last.
   note(facts) {
-    if (performance.now() - this.saidAt < LEAST_MS) return;
-    const told = facts.flatMap((now) =>
+    if (performance.now() - this.announcedAt < LEAST_MS) return;
+    const news = facts.flatMap((now) =>
         (this.known.has(now.name) ? difference(this.known.get(now.name), now) : []));
     this.known = new Map(facts.map((now) => [now.name, now]));
-    if (told.length > 0) this.say(told.slice(0, 3).join(' '));
+    if (news.length > 0) this.announce(news.slice(0, 3).join(' '));
   }
 
   job(job) {

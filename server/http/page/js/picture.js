@@ -85,7 +85,7 @@ function legend() {
       el('li', null, sample(name), ' ', meaning)));
 }
 
-// The stripes of exchange: told apart from compute without colour.
+// The stripes of exchange: different from compute also without colour.
 function stripes() {
   return svg('svg', { width: 0, height: 0, class: 'defs', 'aria-hidden': 'true' },
       svg('defs', null, svg('pattern', {
