@@ -282,7 +282,7 @@ absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
   return facts;
 }
 
-absl::Status CheckNotRunOut(absl::string_view pem, absl::Time now) {
+absl::Status CheckNotExpired(absl::string_view pem, absl::Time now) {
   const auto facts = ReadCertificate(pem);
   if (!facts.ok()) return absl::UnauthenticatedError(facts.status().message());
   if (now <= facts->not_after) return absl::OkStatus();

@@ -74,7 +74,7 @@ class CertificateAuthority {
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem);
 
 // Fails with UNAUTHENTICATED if it has expired by `now`, or is no certificate.
-absl::Status CheckNotRunOut(absl::string_view pem, absl::Time now);
+absl::Status CheckNotExpired(absl::string_view pem, absl::Time now);
 
 // The holder of a certificate, by its names of the kind URI. Neither an
 // operator nor a job if none of them is ours, or several are: all but one would

@@ -22,12 +22,12 @@ TEST(CertificatesTest, ACertificateRunsOut) {
   ASSERT_OK_AND_ASSIGN(
       const KeyPair pair,
       authority.Issue({"worker", "coxswain://job/a", {}, {kBegin, kEnd}}));
-  EXPECT_OK(CheckNotRunOut(pair.cert, kBegin));
-  EXPECT_OK(CheckNotRunOut(pair.cert, kEnd));
-  EXPECT_THAT(CheckNotRunOut(pair.cert, kEnd + absl::Seconds(1)),
+  EXPECT_OK(CheckNotExpired(pair.cert, kBegin));
+  EXPECT_OK(CheckNotExpired(pair.cert, kEnd));
+  EXPECT_THAT(CheckNotExpired(pair.cert, kEnd + absl::Seconds(1)),
               StatusIs(absl::StatusCode::kUnauthenticated,
                        HasSubstr("'worker' expired at 2001-09-09")));
-  EXPECT_THAT(CheckNotRunOut("nothing", kBegin),
+  EXPECT_THAT(CheckNotExpired("nothing", kBegin),
               StatusIs(absl::StatusCode::kUnauthenticated, testing::_));
 }
 

@@ -279,9 +279,9 @@ absl::Status AdmitToFallback(const grpc::ServerContextBase& context,
   const auto certificates =
       peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
   return certificates.empty() ? absl::OkStatus()
-                              : CheckNotRunOut({certificates.front().data(),
-                                                certificates.front().size()},
-                                               Clock::Real()->WallTime());
+                              : CheckNotExpired({certificates.front().data(),
+                                                 certificates.front().size()},
+                                                Clock::Real()->WallTime());
 }
 
 }  // namespace coxswain

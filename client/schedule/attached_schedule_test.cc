@@ -305,7 +305,7 @@ TEST_F(AttachedScheduleTest, ADecisionBeforeTheEndCounts) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("it is over")));
 }
 
-TEST_F(AttachedScheduleTest, WaitsEndWithThePatience) {
+TEST_F(AttachedScheduleTest, WaitsEndWithTheTimeout) {
   plan_.terms.progress_timeout = absl::Seconds(10);
   Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));

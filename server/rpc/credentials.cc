@@ -155,7 +155,7 @@ absl::Status CallerIdentities::CheckConnection(
   if (!peer->FindPropertyValues(kChecked).empty()) return absl::OkStatus();
   const auto certificates =
       PropertiesOf(*peer, GRPC_X509_PEM_CERT_PROPERTY_NAME);
-  COXSWAIN_RETURN_IF_ERROR(CheckNotRunOut(
+  COXSWAIN_RETURN_IF_ERROR(CheckNotExpired(
       certificates.empty() ? "" : certificates.front(), clock_->WallTime()));
   // What `peer` refers to; gRPC's C++ offers it only for reading.
   grpc_auth_context* const shared = grpc_call_auth_context(context->c_call());
