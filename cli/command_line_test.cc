@@ -476,7 +476,7 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--nnodes", "1:5000", "--", "true"}, "from 1 to 4096"},
       {{"run", "--nnodes", "1:2", "--", "true"}, "no coordinator for 2 nodes"},
       {{"run", "--nproc", "3", "--min-workers", "4", "--", "true"},
-       "--min-workers 4 is more than there can be: --nnodes and --nproc make "
+       "--min-workers 4 is more than --nnodes and --nproc allow, which is "
        "3"},
       {{"run", "--min-workers", "0", "--", "true"}, "--min-workers"},
       {{"run", "--nnodes", "1:64", "--nproc", "65", "--coordinator", "h:1",
@@ -524,7 +524,7 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"hooks", "--json", "--markdown"}, "give only one of"},
       {{"hooks", "--json", "--check", "fp16"}, "give only one of"},
       {{"hooks", "--check", ""}, "must be a spec or @FILE"},
-      {{"hooks", "--check", "fp16", "bf16"}, "what is 'bf16'?"},
+      {{"hooks", "--check", "fp16", "bf16"}, "leave out 'bf16'"},
       {{"hooks", "fp16", "bf16"}, "bf16"},
   };
   for (const auto& [args, expected] : cases) {

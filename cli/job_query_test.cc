@@ -14,7 +14,7 @@ TEST(TlsHintTest, AConnectionThatWasCutOffMayLackCertificates) {
   const absl::Status error = absl::UnavailableError(
       "failed to connect: recvmsg:Connection reset by peer");
   EXPECT_THAT(std::string(HintAtTls(error, {}).message()),
-              HasSubstr("reset by peer. If the coordinator speaks TLS, give "
+              HasSubstr("reset by peer. If the coordinator requires TLS, give "
                         "--tls-ca"));
   ClientSecurity security;
   security.tls.ca = "ca.crt";

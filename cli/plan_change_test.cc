@@ -87,7 +87,7 @@ TEST(PlanChangeTest, WrongWordsAreNamed) {
       {"hook=powresgd", "powresgd"},
       {"hook=powersgd(rank=0)", "rank must be between 1 and 1024"},
       {"compression_start=-2", "-1 for the hook's own"},
-      {"at=0", "at=0 is not valid: it is next"},
+      {"at=0", "at=0 is not valid: write next"},
       {"at=now", "a step, from 1"},
       {"tail=cut", "flush|carry|drop"},
       {"progress_timeout=1ms", "progress_timeout=1ms is not valid"},

@@ -176,8 +176,8 @@ TEST_F(PlanTest, APendingPlanIsChangedFurther) {
   *plans_.mutable_next() = PlanOf(4, 2, "bf16");
   EXPECT_THAT(TextOf(Set({"accumulation=8", "at=generation"})),
               "version 5 of the plan of job x: accumulation 2 -> 8, hook "
-              "allreduce -> bf16, from the next generation; it takes the "
-              "place of version 4, which had not begun\n");
+              "allreduce -> bf16, from the next generation; it replaces "
+              "version 4, which has not begun\n");
   EXPECT_EQ(proposed_->expected_version(), 4);
 }
 
