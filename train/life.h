@@ -39,7 +39,7 @@ int64_t WindowsOf(const Accumulator& accumulator, int64_t before);
 // follow each other. Fails as DrainOnSignal.
 absl::Status CatchSigterm();
 
-// The same where nobody drains, and so all ranks stop together. Where nobody
+// The same where no rank drains, and so all ranks stop together. Where no gate
 // decides for all ranks (enforcement=off), the signal ends the process as usual
 // instead.
 class StopOnSigterm {

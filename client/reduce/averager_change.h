@@ -14,10 +14,10 @@
 
 namespace coxswain {
 
-// What a change of hooks that have averagers needs, by whoever owns both.
+// What a change of hooks that have averagers needs, by the owner of both.
 
 // Returns a hook whose averager is there: the same as `hook`, which outlives
-// it, but that nobody has to look after the averager any more. For
+// it, but without the averager's demands on its callers. For
 // Reducer::ChangeHook, which refuses a hook that needs one.
 std::unique_ptr<Hook> WithAverager(Hook* hook);
 

@@ -21,7 +21,8 @@ struct GradientStatistics {
 };
 
 // The spans are of float32, float64, float16 or bfloat16, in the CPU's memory.
-// Called by the reducer, and by whoever sums up gradients for it. Thread-safe.
+// Called by the reducer, and by code that sums up gradients for it.
+// Thread-safe.
 
 // One pass that reads.
 GradientStatistics Measure(const Span& values);

@@ -10,7 +10,7 @@
 
 namespace coxswain {
 
-// What follows from a job's plan for whoever drives a Reducer by it. The
+// What follows from a job's plan for code that drives a Reducer by it. The
 // averager may be null. Pure functions; the same on all ranks.
 
 // Fails with INVALID_ARGUMENT if the hook and the averager do not belong

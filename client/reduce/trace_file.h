@@ -35,7 +35,7 @@ class TraceFile {
   virtual absl::Status Add(const StepReport& report) = 0;
 };
 
-// Lets the reducer's steps go to such a file as well as to whoever listened
+// Lets the reducer's steps go to such a file as well as to the callback of
 // before. Nothing to do where `path` is empty. A file that cannot be written
 // later ends with a warning. Fails as TraceFile::Open.
 absl::Status AddTrace(const std::string& path, int rank,

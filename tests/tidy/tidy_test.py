@@ -210,6 +210,8 @@ WORDS = [
     (r"\b[Ii]n good order\b", "cleanly"),
     (r"\bfor people\b", "for display"),
     (r"\bby and by\b", "eventually"),
+    (r"\b([Nn]obody|[Ss]omebody|[Aa]nybody|[Ww]hoever)\b", "who it is"),
+    (r"\b(is|are|was|were|be|been) (told|heard)\b", "sent, or notified"),
 ]
 
 
@@ -690,6 +692,8 @@ class RulesTest(unittest.TestCase):
             ("// It left in good order.", "say cleanly"),
             ("std::string text;  // for people", "say for display"),
             ("// Dropped by and by.", "say eventually"),
+            ("// Nobody waits.", "say who it is"),
+            ("// The caller is told.", "say sent"),
         ]:
             for path in ["base/x.h", "proto/x.proto", "docs/x.md", "README.md"]:
                 self.assert_finds({path: guard + text}, words)
