@@ -497,7 +497,7 @@ TEST_F(CoxswainTest, LogsFollowAMembersLossAndARestart) {
 
   server_->Signal(SIGKILL);
   Finish(*server_);
-  ASSERT_OK(follow->WaitForStderr("is gone", kSoon));
+  ASSERT_OK(follow->WaitForStderr("cannot be reached", kSoon));
   server_ =
       Start({"serve", "--listen", address_, "--state-dir", Path("state")});
   ASSERT_OK(follow->WaitForStderr("was started again (term 2)", kSoon));
