@@ -141,7 +141,8 @@ class Store:
         return bool(existed.value)
 
     def count(self, prefix: str = "") -> int:
-        """Returns how many keys begin with `prefix`."""
+        """Returns how many keys begin with `prefix`; without one, also those
+        by which communicators connect."""
         found = ctypes.c_int64()
         self._call(
             "cx_store_count_keys", _library.encode(prefix), ctypes.byref(found)

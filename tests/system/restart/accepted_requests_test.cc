@@ -35,7 +35,7 @@ const std::set<std::string>& Others() {
       "Why",      "Get",      "Wait",           "Watch",
       "List",     "Show",     "Verify",         "Download",
       "Push",     "Pull",     "ListParameters", "Forget",
-      "Exchange", "Read",     "Follow",
+      "Exchange", "Read",     "Follow",         "CountKeys",
   };
   return *names;
 }
