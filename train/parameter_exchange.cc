@@ -177,7 +177,7 @@ absl::StatusOr<bool> ParameterExchange::Flush() {
     return Keep(absl::FailedPreconditionError(
         "the data ends in the middle of a window whose micro-batches were "
         "exchanged each (sync_each_batch), so there is no exchange left in "
-        "which all ranks could decide its optimizer step: say end_of_data with "
+        "which all ranks could decide its optimizer step: set end_of_data with "
         "the last micro-batch"));
   }
   const WindowSum sum = accumulator_.EndOfData(schedule::kTrainStream);

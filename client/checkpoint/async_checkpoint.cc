@@ -116,8 +116,8 @@ absl::Status AsyncCheckpoint::Core::Finish(absl::Duration timeout) {
       [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !BusyLocked(); });
   if (over) return last_.has_value() ? last_->status : absl::OkStatus();
   return absl::DeadlineExceededError(
-      absl::StrCat("the checkpoint is not saved after ",
-                   absl::FormatDuration(timeout), " of waiting for it"));
+      absl::StrCat("the checkpoint has not been saved within ",
+                   absl::FormatDuration(timeout)));
 }
 
 void AsyncCheckpoint::Core::Stop() {
@@ -239,7 +239,7 @@ absl::Status AsyncCheckpoint::Core::TakeNewer(CopyPtr* copy) {
   }
   return absl::AbortedError(
       absl::StrCat("no copy of a step after ", step,
-                   " came, although another rank has one"));
+                   " arrived, although another rank has one"));
 }
 
 absl::StatusOr<std::unique_ptr<Hook>> AsyncCheckpoint::Core::LoadCopy(

@@ -277,7 +277,7 @@ TEST_F(AsyncCheckpointTest, TrainingGoesOnAndTheNewestOneWaits) {
   for (const int64_t step : {20, 30, 40}) SnapshotAll(step);
   EXPECT_THAT(ranks_[0]->Finish(absl::Milliseconds(1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("not saved after 1ms")));
+                       HasSubstr("not been saved within 1ms")));
   EXPECT_TRUE(ranks_[0]->busy());
   upload.Open();
   for (int rank : {0, 1}) EXPECT_OK(Finish(rank));

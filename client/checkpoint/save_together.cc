@@ -57,9 +57,9 @@ absl::Status CheckSavable(const Hook& hook, const Averager* averager) {
                      " is of no use without its averager's; pass that too"));
   }
   if (averager == nullptr || !averager->diverged()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the ranks' parameters are apart (averager ", averager->spec(),
-      "); call AverageNow before they are copied and saved"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("the ranks' parameters differ (averager ", averager->spec(),
+                   "); call AverageNow before they are copied and saved"));
 }
 
 absl::Status Agree(Communicator& communicator, const absl::Status& mine,

@@ -41,7 +41,7 @@ absl::StatusOr<std::string> Get(const CommunicatorOptions& options,
     if (left > absl::ZeroDuration()) continue;
     return absl::DeadlineExceededError(absl::StrCat(
         "connecting rank ", options.rank, " of ", options.size,
-        " of communicator '", options.id, "': ", who, " did not come within ",
+        " of communicator '", options.id, "': ", who, " did not arrive within ",
         absl::FormatDuration(options.timeout)));
   }
 }

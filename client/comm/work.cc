@@ -21,7 +21,7 @@ absl::Status Work::Wait(absl::Duration timeout) {
   if (!ended_cv_.WaitFor(&mutex_, left, ended)) {
     return absl::DeadlineExceededError(absl::StrCat(
         "the operation has not ended within ", absl::FormatDuration(timeout),
-        "; abort its communicator to give it up"));
+        "; abort its communicator to cancel it"));
   }
   return status_;
 }

@@ -16,18 +16,19 @@ absl::Status AwaitEvent(DeviceRuntime* runtime, DeviceEvent event,
                         absl::Duration timeout) {
   const absl::Time end = Clock::Real()->Now() + timeout;
   Mutex mutex;
-  CondVar nobody;
+  CondVar never_notified;
   while (true) {
     COXSWAIN_ASSIGN_OR_RETURN(const bool passed, runtime->HasPassed(event));
     if (passed) return absl::OkStatus();
     if (Clock::Real()->Now() >= end) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "GPU ", runtime->device().index, " has not come this far within ",
+          "GPU ", runtime->device().index,
+          " has not finished the work before an event within ",
           absl::FormatDuration(timeout),
           "; a collective on it hangs, or it has failed: end the process"));
     }
     MutexLock lock(&mutex);
-    nobody.WaitFor(&mutex, kBetweenLooks, [] { return false; });
+    never_notified.WaitFor(&mutex, kBetweenLooks, [] { return false; });
   }
 }
 

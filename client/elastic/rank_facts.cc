@@ -92,7 +92,7 @@ absl::Status CheckLayouts(const std::vector<RankFacts>& facts, int source,
   const std::string what = absl::StrCat(
       "the tensors of ", NameRanks(others), " have other sizes or types than ",
       "those of rank ", source,
-      ", whose state all are to go on with; start all workers with the same ",
+      ", whose state all ranks continue from; start all workers with the same ",
       "model");
   // With nothing trained yet it is unknown whose model is meant.
   const bool at_fault = facts[source].has_state == 0 ||
@@ -106,8 +106,8 @@ absl::Status CheckNotLost(const std::vector<RankFacts>& facts, int source) {
   for (size_t rank = 0; rank < facts.size(); ++rank) {
     if (facts[rank].recovered == 0) continue;
     return absl::DataLossError(absl::StrCat(
-        "rank ", rank, " has trained before, but no rank has a whole state ",
-        "any more: those that had one were lost while it was copied; start ",
+        "rank ", rank, " has trained before, but no rank has a whole state: ",
+        "those that had one were lost while it was copied; start ",
         "the job again from a checkpoint"));
   }
   return absl::OkStatus();
@@ -141,7 +141,8 @@ void WarnOfLooseBytes(RecoveryPlan* plan) {
   plan->warnings.push_back(
       absl::StrCat("the counters or positions of ", NameRanks(others),
                    " were not those of rank ", plan->source,
-                   " after the same step; all go on with the latter's"));
+                   " after the same step; all ranks continue from the "
+                   "latter's"));
 }
 
 void PlanHook(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {

@@ -81,7 +81,7 @@ class HelloDeadline {
                  if (!expired) return;
                  grpc_call_cancel_with_status(
                      call.get(), GRPC_STATUS_DEADLINE_EXCEEDED,
-                     "the stream's hello did not come in time", nullptr);
+                     "the stream's hello did not arrive in time", nullptr);
                });
   }
 
@@ -130,7 +130,9 @@ class FallbackStream
     Advance();
   }
 
-  void OnCancel() override { Over(absl::CancelledError("the rank is gone")); }
+  void OnCancel() override {
+    Over(absl::CancelledError("the rank has cancelled its stream"));
+  }
 
   void OnDone() override {
     if (attachment_ != 0) coordinator_->Detach(attachment_);

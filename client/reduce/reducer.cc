@@ -40,7 +40,7 @@ absl::Status CheckReducerOptions(const ReducerOptions& options) {
   }
   if (options.end_at_first && !options.uneven_inputs) {
     return absl::InvalidArgumentError(
-        "end_at_first needs uneven_inputs, by which a rank hears that another "
+        "end_at_first needs uneven_inputs, by which a rank learns that another "
         "one is out of data");
   }
   if (!options.on_average) return absl::OkStatus();
@@ -52,7 +52,7 @@ absl::Status CheckReducerOptions(const ReducerOptions& options) {
   }
   if (options.find_unused_parameters) {
     return absl::InvalidArgumentError(
-        "find_unused_parameters tells at the end of the step which parameters "
+        "find_unused_parameters finds at the end of the step which parameters "
         "no rank used, so it does not go with an optimizer step per bucket; "
         "drop one");
   }

@@ -172,7 +172,7 @@ MakeTokenInterceptors(const ClientSecurity& security,
   if (!IsEncrypted(security) && !security.insecure && !IsLoopbackHost(host)) {
     LogError("token_not_sent",
              {{"coordinator", address},
-              {"reason", "everyone could read it on the way"},
+              {"reason", "others on the network could read it"},
               {"next", "give --tls-ca, or --insecure on a network you trust"}});
     return factories;
   }

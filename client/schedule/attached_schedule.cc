@@ -147,8 +147,8 @@ absl::StatusOr<schedule::StepGate*> AttachedSchedule::Gate(
   if (existing != streams_.end()) return existing->second.get();
   if (streams_.size() >= kMaxStreams) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no room for the stream '", stream, "': a session has at most ",
-        kMaxStreams, " (kMaxStreams)"));
+        "cannot open the stream '", stream, "': a session has at most ",
+        kMaxStreams, " streams (kMaxStreams)"));
   }
   auto added = std::make_unique<Stream>(
       this, AgentOptions(stream, options_.plan, options_.resend),

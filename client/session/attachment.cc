@@ -116,14 +116,14 @@ void Attachment::Run() {
 
 bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {
   const bool lost = IsLostConnection(end, member_->term().Get());
-  bool tell = false;
+  bool notify = false;
   {
     MutexLock lock(&mutex_);
     if (attached_) {
       attached_ = false;
       lost_since_ = member_->policy().clock->Now();
       pauses->Reset();
-      tell = lost;
+      notify = lost;
     }
     if (!lost) {
       EndLocked(WithDetailOf(end, absl::AbortedError(end.message())));
@@ -133,7 +133,7 @@ bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {
     // The coordinator ends the stream of a member that has left.
     if (FinishedLocked() || (leaving_ && end.ok())) return false;
   }
-  if (tell) {
+  if (notify) {
     LogWarning("coordinator_lost", {{"job", member_->job()},
                                     {"coordinator", member_->stub().address()},
                                     {"error", end.message()}});

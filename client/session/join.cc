@@ -142,7 +142,7 @@ class WaitingNotice {
     if (!error.ok()) {
       return absl::StrCat(
           "the coordinator at ", stub_.address(),
-          ", which is there; its last answer: ", error.message());
+          ", which can be reached; its last answer: ", error.message());
     }
     const int running = elastic_ ? RunningWithoutMe() : 0;
     if (running > 0) {
@@ -204,7 +204,7 @@ absl::Status NeverAnswered(const SessionOptions& options, bool reached,
       "could not join job '", options.job, "' within ",
       absl::FormatDuration(options.join_timeout), ": the coordinator at ",
       options.coordinator,
-      reached ? " was there, and then did not answer any more (last error: "
+      reached ? " answered at first, and then stopped (last error: "
               : " never answered (last error: ",
       last.ok() ? "none" : std::string(last.message()),
       "). Start it with `coxswain serve` or check --coordinator"));
@@ -213,17 +213,17 @@ absl::Status NeverAnswered(const SessionOptions& options, bool reached,
 // Returns the coordinator's refusal, in a user's words, with its typed detail.
 absl::Status Refused(const SessionOptions& options,
                      const absl::Status& answer) {
-  absl::string_view said = answer.message();
+  absl::string_view summary = answer.message();
   std::string differences;
   const v1::ErrorDetail detail = DetailOf(answer);
   for (const std::string& line : detail.manifest_mismatch().differences()) {
     absl::StrAppend(&differences, "\n  ", line);
   }
   // After its first line the message only lists the first of them.
-  if (!differences.empty()) said = said.substr(0, said.find('\n'));
+  if (!differences.empty()) summary = summary.substr(0, summary.find('\n'));
   const std::string message =
       absl::StrCat("could not join job '", options.job, "' at ",
-                   options.coordinator, ": ", said, differences);
+                   options.coordinator, ": ", summary, differences);
   return WithDetailOf(answer, absl::Status(answer.code(), message));
 }
 

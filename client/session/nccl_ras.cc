@@ -142,7 +142,8 @@ absl::Status RasConnection::ReadSome() {
 absl::StatusOr<std::string> RasConnection::ReadLine() {
   size_t end = 0;
   while ((end = received_.find('\n')) == std::string::npos) {
-    if (received_.size() > kMostLine) return Failed("it speaks no RAS");
+    if (received_.size() > kMostLine)
+      return Failed("its answer is not NCCL's RAS protocol");
     const absl::Status read = ReadSome();
     if (absl::IsOutOfRange(read)) return Failed("it closed the connection");
     COXSWAIN_RETURN_IF_ERROR(read);
@@ -183,8 +184,8 @@ absl::StatusOr<std::string> ReadNcclRas(const std::string& address,
   COXSWAIN_RETURN_IF_ERROR(ras.Send("CLIENT PROTOCOL 2\n"));
   COXSWAIN_ASSIGN_OR_RETURN(const std::string greeting, ras.ReadLine());
   if (!absl::StartsWithIgnoreCase(greeting, "SERVER PROTOCOL ")) {
-    return absl::UnavailableError(
-        absl::StrCat("NCCL's RAS at ", where, ": it speaks no RAS"));
+    return absl::UnavailableError(absl::StrCat(
+        "NCCL's RAS at ", where, ": its answer is not NCCL's RAS protocol"));
   }
   COXSWAIN_RETURN_IF_ERROR(ras.Send(kTimeout));
   // Whether it can set one or not.

@@ -78,7 +78,7 @@ TEST(NcclRasTest, WhoSpeaksSomethingElseIsNotAsked) {
     FakeRasServer server({answer}, /*hangs=*/true);
     EXPECT_THAT(ReadNcclRas(server.address(), kTimeout),
                 StatusIs(absl::StatusCode::kUnavailable,
-                         HasSubstr("it speaks no RAS")));
+                         HasSubstr("its answer is not NCCL's RAS protocol")));
   }
   FakeRasServer silent({""});
   EXPECT_THAT(ReadNcclRas(silent.address(), kTimeout),

@@ -139,9 +139,10 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
   if (attached.ok()) attached = CheckAddresses(joined);
   if (!attached.ok()) {
     if (!IsForNext(core->request.options, attached)) {
-      core->Leave(Departure::Failed(
-                      absl::StrCat("could not take part: ", attached.message()),
-                      kDestructorTimeout))
+      core->Leave(
+              Departure::Failed(absl::StrCat("could not begin the generation: ",
+                                             attached.message()),
+                                kDestructorTimeout))
           .IgnoreError();
     }
     return attached;
@@ -308,8 +309,8 @@ absl::Status Explain(Session& session, const absl::Status& error,
   // The coordinator may report the error that was seen here: then only its
   // place is new.
   std::string seen(error.message());
-  const std::string said = absl::StrCat(": ", reason.message());
-  if (absl::EndsWith(seen, said)) seen.resize(seen.size() - said.size());
+  const std::string tail = absl::StrCat(": ", reason.message());
+  if (absl::EndsWith(seen, tail)) seen.resize(seen.size() - tail.size());
   return WithDetailOf(
       reason,
       absl::Status(reason.code(), absl::StrCat(reason.message(),

@@ -63,8 +63,8 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
   schedule_options.clock = request.options.clock;
   schedule_options.traffic = [this]() { return groups_.traffic(); };
   schedule_ = std::make_unique<AttachedSchedule>(
-      schedule_options, [this](const v1::AttachRequest& said) {
-        return attachment_ != nullptr && attachment_->Send(said);
+      schedule_options, [this](const v1::AttachRequest& request) {
+        return attachment_ != nullptr && attachment_->Send(request);
       });
   Note(SessionEvent::Kind::kJoined, previous.reason, rank, joined.term());
 }
@@ -149,7 +149,7 @@ Attachment::Callbacks Session::Core::AttachmentCallbacks() {
     if (!again) return;
     Note(SessionEvent::Kind::kReattached,
          absl::StrCat("the coordinator at ", member->stub().address(),
-                      " has taken this worker back, in term ", term),
+                      " has accepted this worker again, in term ", term),
          rank, term);
   };
   callbacks.on_lost = [this](const absl::Status& why) {
@@ -238,17 +238,17 @@ void Session::Core::NoteDecision(const v1::Decision& decision) {
 void Session::Core::NoteNcclState() {
   // Its answer covers all ranks: one asks.
   if (rank != 0 || request.options.device.kind != Device::Kind::kCuda) return;
-  const auto said = ReadNcclRas(request.options.ras_address);
-  if (!said.ok()) {
+  const auto report = ReadNcclRas(request.options.ras_address);
+  if (!report.ok()) {
     LogInfo("nccl_says_nothing", {{"job", request.options.job},
-                                  {"reason", said.status().message()}});
+                                  {"reason", report.status().message()}});
     return;
   }
   for (absl::string_view line :
-       absl::StrSplit(*said, '\n', absl::SkipWhitespace())) {
+       absl::StrSplit(*report, '\n', absl::SkipWhitespace())) {
     LogWarning("nccl_says", {{"job", request.options.job}, {"line", line}});
   }
-  Note(SessionEvent::Kind::kWarning, absl::StrCat("NCCL reports:\n", *said));
+  Note(SessionEvent::Kind::kWarning, absl::StrCat("NCCL reports:\n", *report));
 }
 
 void Session::Core::OnEnd(const absl::Status& why) {
@@ -339,13 +339,13 @@ absl::Status Session::Core::SendLeave(const Departure& departure,
 // A generation that has ended has no members to leave. But its survivors are
 // waited for, and this one need not be.
 void Session::Core::LeaveEnded(const Departure& departure) {
-  const absl::Status told =
+  const absl::Status sent =
       SendLeave(departure, std::min(departure.timeout, kLeaveEndedTimeout));
-  if (told.ok() || absl::IsNotFound(told)) return;
+  if (sent.ok() || absl::IsNotFound(sent)) return;
   LogInfo("farewell_not_heard", {{"job", request.options.job},
                                  {"rank", rank},
                                  {"generation", generation},
-                                 {"error", told.message()}});
+                                 {"error", sent.message()}});
 }
 
 absl::Status Session::Core::LeaveRunning(const Departure& departure) {

@@ -121,7 +121,7 @@ absl::Status DistributedDataParallel::ChangeHook(std::unique_ptr<Hook> hook,
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
   if (averager_ != nullptr || hook->needs_averager()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the hook ", hook_->spec(), " cannot give way to ", hook->spec(),
+        "the hook ", hook_->spec(), " cannot be replaced by ", hook->spec(),
         ": one of them works with an averager; make a new wrapper instead"));
   }
   absl::Status changed = reducer_->ChangeHook(hook.get(), carry_state);

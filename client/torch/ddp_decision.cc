@@ -295,10 +295,10 @@ absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
 
 absl::Status DistributedDataParallel::CheckAverager() {
   if (std::exchange(averager_due_, averager_ != nullptr)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the step before this one was applied without telling the averager ",
-        averager_->spec(),
-        "; call AfterOptimizerStep after each optimizer step"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the averager ", averager_->spec(),
+                     " was not called after the step before this one; call "
+                     "AfterOptimizerStep after each optimizer step"));
   }
   if (!hook_->needs_averager() || hook_->step() == averager_->step()) {
     return absl::OkStatus();

@@ -175,7 +175,7 @@ absl::StatusOr<bool> DistributedDataParallel::Flush() {
     return absl::FailedPreconditionError(
         "the data ends in the middle of a window whose micro-batches were "
         "exchanged each (sync_each_batch), so there is no exchange left in "
-        "which all ranks could decide its optimizer step: say end_of_data with "
+        "which all ranks could decide its optimizer step: set end_of_data with "
         "the last micro-batch, or their number in BeginEpoch; or give the "
         "window up by DropWindow");
   }

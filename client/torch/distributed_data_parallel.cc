@@ -206,15 +206,15 @@ absl::Status DistributedDataParallel::BroadcastBuffers() {
       return changed(absl::StrCat(
           "the buffer \"", item.key(), "\", now of type ",
           ::torch::toString(item.value().scalar_type()), " and shape [",
-          absl::StrJoin(item.value().sizes().vec(), ", "), "], has ",
-          agreed == buffer_forms_.end() ? "come" : "changed"));
+          absl::StrJoin(item.value().sizes().vec(), ", "), "], was ",
+          agreed == buffer_forms_.end() ? "added" : "changed"));
     }
     buffers.push_back(item.value());
   }
   if (buffers.size() != buffer_forms_.size()) {
     return changed(absl::StrCat("of ", buffer_forms_.size(), " buffers, ",
                                 buffer_forms_.size() - buffers.size(),
-                                " have gone"));
+                                " were removed"));
   }
   return Broadcast(buffers, reducer_->report().first_live_rank);
 }

@@ -56,7 +56,7 @@ absl::StatusOr<DeviceStream> HandleOf(const Stream& stream, long) {  // NOLINT
   // The default stream, which is null for CUDA too.
   if (stream.id() == 0) return DeviceStream();
   return absl::UnimplementedError(absl::StrCat(
-      "this version of libtorch does not tell the handle of its stream ",
+      "this version of libtorch does not provide the handle of its stream ",
       stream.id(),
       ", on which gradients are computed: set ReducerOptions::caller_stream, "
       "or compute on the default stream"));

@@ -519,7 +519,7 @@ TEST(EachBatchTest, AShortWindowHasItsOwnDivisor) {
                          HasSubstr("have not been summed up")));
     // Its end was in no exchange, so nothing has decided a step by it.
     EXPECT_THAT(ddp->Flush(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                       HasSubstr("say end_of_data with")));
+                                       HasSubstr("set end_of_data with")));
     // Nothing has happened yet.
     ASSERT_OK(TrainOn(*ddp, *model, 10, {1, true}));
     EXPECT_EQ(model->Gradient("a"), 6);

@@ -81,10 +81,10 @@ absl::Status Decode(int peer, const CollectiveHeaderBytes& bytes,
                     std::vector<RankHeader>* headers) {
   const auto header = DecodeCollectiveHeader(bytes);
   if (!header.has_value()) {
-    return absl::InternalError(
-        absl::StrCat("what rank ", peer,
-                     " begins cannot be read: it runs another version of the "
-                     "library"));
+    return absl::InternalError(absl::StrCat(
+        "the operation that rank ", peer,
+        " begins cannot be read: that rank runs another version of the "
+        "library"));
   }
   headers->push_back({peer, *header});
   return absl::OkStatus();

@@ -56,7 +56,7 @@ class PrefixedStore : public ::gloo::rendezvous::Store {
       throw StoreFailure(value.status());
     }
     throw StoreFailure(absl::DeadlineExceededError(absl::StrCat(
-        "not all ranks came within ", absl::FormatDuration(options_.timeout),
+        "not all ranks arrived within ", absl::FormatDuration(options_.timeout),
         "; missing: ", absl::StrJoin(Missing(), ", "))));
   }
 
@@ -177,10 +177,11 @@ absl::StatusOr<GlooContext> ConnectFullMesh(
   if (options.cancel != nullptr) options.cancel->Forget(link);
   if (cancelled) return options.cancel->status();
   if (result.has_value()) return *std::move(result);
-  return absl::DeadlineExceededError(absl::StrCat(
-      Where(options), ": not all ranks have connected within ",
-      absl::FormatDuration(options.timeout),
-      ", although each has published its address; look for one that died"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(Where(options), ": not all ranks have connected within ",
+                   absl::FormatDuration(options.timeout),
+                   ", although each has published its address; see whether one "
+                   "of them has ended"));
 }
 
 // Closes the connections of an aborted communicator, so that its peers do not

@@ -272,7 +272,7 @@ absl::StatusOr<std::shared_ptr<InProcessWorld>> InProcessWorld::MeetToSplit(
                      ") one has aborted or was destroyed"));
   }
   return absl::DeadlineExceededError(
-      absl::StrCat(what, ": ranks ", absent, " did not come within ",
+      absl::StrCat(what, ": ranks ", absent, " did not arrive within ",
                    absl::FormatDuration(timeout_)));
 }
 

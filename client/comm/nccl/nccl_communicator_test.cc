@@ -239,9 +239,8 @@ TEST(NcclCommunicatorTest, ARankThatGaveUpIsNotCalledLate) {
   });
   EXPECT_THAT(connected[0],
               StatusIs(absl::StatusCode::kAborted, "the job ends"));
-  EXPECT_THAT(connected[1],
-              StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr("rank 0 gave up: the job ends")));
+  EXPECT_THAT(connected[1], StatusIs(absl::StatusCode::kUnavailable,
+                                     HasSubstr("rank 0 failed: the job ends")));
 }
 
 TEST(NcclCommunicatorTest, ErrorsOfConnectingComeThrough) {

@@ -111,7 +111,8 @@ absl::Status NcclLink::Run(absl::string_view where,
           absl::StrCat(where, ": NCCL is busy with another call"));
     }
     if (ending_) {
-      return absl::AbortedError(absl::StrCat(where, ": it is over"));
+      return absl::AbortedError(
+          absl::StrCat(where, ": the communicator has ended"));
     }
     in_call_ = true;
     comm = comm_;
@@ -132,7 +133,8 @@ absl::Status NcclLink::Settle(absl::string_view where, NcclComm comm,
   for (absl::Duration look = kShortestLook;;
        look = std::min(2 * look, kLongestLook)) {
     if (ending_) {
-      return absl::AbortedError(absl::StrCat(where, ": it is over"));
+      return absl::AbortedError(
+          absl::StrCat(where, ": the communicator has ended"));
     }
     NcclResult state = NcclResult::kSuccess;
     const NcclResult asked = api_->GetAsyncError(comm, &state);

@@ -72,7 +72,7 @@ absl::StatusOr<std::string> Meeting::Get(const std::string& key,
     if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
     if (left > absl::ZeroDuration()) continue;
     return absl::DeadlineExceededError(
-        absl::StrCat(name(), ": ", who, " did not come in time"));
+        absl::StrCat(name(), ": ", who, " did not arrive in time"));
   }
 }
 
@@ -87,8 +87,11 @@ absl::StatusOr<Said> Read(absl::string_view word, int rank) {
       absl::StrSplit(word, absl::MaxSplits(' ', 1));
   Said said;
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &said.version)) {
-    return absl::InternalError(absl::StrCat(
-        "rank ", rank, " has sent what other ranks do not understand"));
+    return absl::InternalError(
+        absl::StrCat("rank ", rank,
+                     " sent a message that cannot be read; give all ranks the "
+                     "same version of "
+                     "the library"));
   }
   said.gpu = parts[1];
   return said;
@@ -160,7 +163,7 @@ absl::StatusOr<std::vector<NcclUniqueId>> Meeting::Follow(
   }
   if (absl::ConsumePrefix(&verdict, kFailed)) {
     return absl::UnavailableError(
-        absl::StrCat(name(), ": rank 0 gave up: ", verdict));
+        absl::StrCat(name(), ": rank 0 failed: ", verdict));
   }
   if (absl::ConsumePrefix(&verdict, kUnfit)) {
     return absl::FailedPreconditionError(absl::StrCat(name(), ": ", verdict));
@@ -170,7 +173,7 @@ absl::StatusOr<std::vector<NcclUniqueId>> Meeting::Follow(
       !absl::SimpleAtoi(verdict, &roots) || roots < 1 ||
       roots > options_.size) {
     return absl::InternalError(
-        absl::StrCat(name(), ": rank 0 does not say how many ids there are"));
+        absl::StrCat(name(), ": rank 0 published no valid number of ids"));
   }
   COXSWAIN_RETURN_IF_ERROR(MakeIds(roots));
   std::vector<NcclUniqueId> ids;

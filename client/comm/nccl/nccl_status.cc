@@ -29,7 +29,7 @@ Meaning MeaningOf(NcclResult result) {
               "NCCL refused the call at this point"};
     case NcclResult::kRemoteError:
       return {absl::StatusCode::kUnavailable,
-              "a peer went away or the network failed"};
+              "a peer has ended or the network failed"};
   }
   return {absl::StatusCode::kUnknown, "NCCL returned an unknown result"};
 }
@@ -45,7 +45,7 @@ absl::Status NcclStatus(absl::string_view where, NcclResult result,
   const std::string last = api->LastError(comm);
   if (!last.empty()) absl::StrAppend(&text, ": ", last);
   if (result != NcclResult::kRemoteError) {
-    absl::StrAppend(&text, "; NCCL_DEBUG=INFO makes it say more");
+    absl::StrAppend(&text, "; set NCCL_DEBUG=INFO for NCCL's log");
   }
   return absl::Status(meaning.code, text);
 }

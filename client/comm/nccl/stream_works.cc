@@ -316,7 +316,7 @@ absl::Status RecordedGraph::Launch(DeviceStream stream) {
   MutexLock lock(&mutex_);
   if (graph_ == nullptr) {
     return absl::AbortedError(
-        "the communicator that recorded this sequence is over");
+        "the communicator that recorded this sequence has ended");
   }
   return runtime_->LaunchGraph(graph_, stream);
 }

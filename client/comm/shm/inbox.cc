@@ -72,7 +72,7 @@ absl::Status Inbox::Await(absl::Duration timeout, Condition condition) {
   if (condition()) return absl::OkStatus();
   if (there) return absl::AbortedError("stopped");
   return absl::DeadlineExceededError(
-      absl::StrCat("it did not come within ", absl::FormatDuration(timeout)));
+      absl::StrCat("nothing arrived within ", absl::FormatDuration(timeout)));
 }
 
 absl::StatusOr<std::shared_ptr<Segment>> Inbox::AwaitSegment(

@@ -44,7 +44,7 @@ absl::StatusOr<PeerFrame> Decode(absl::string_view bytes) {
   std::memcpy(&wire, bytes.data(), sizeof(wire));
   if (wire.kind > static_cast<uint32_t>(PeerFrame::Kind::kAbort) ||
       wire.bytes < 0) {
-    return absl::InvalidArgumentError("its message makes no sense");
+    return absl::InvalidArgumentError("its message is malformed");
   }
   PeerFrame frame;
   frame.kind = static_cast<PeerFrame::Kind>(wire.kind);
@@ -88,7 +88,7 @@ absl::StatusOr<std::string> Lookup(const CommunicatorOptions& options, int peer,
     if (value.ok() || !absl::IsDeadlineExceeded(value.status())) return value;
     if (left > absl::ZeroDuration()) continue;
     return absl::DeadlineExceededError(
-        absl::StrCat("rank ", peer, " did not come within ",
+        absl::StrCat("rank ", peer, " did not arrive within ",
                      absl::FormatDuration(ConnectTimeout(options))));
   }
 }
@@ -200,7 +200,7 @@ absl::Status Peers::Meet(const CommunicatorOptions& options) {
         if (!sockets_[static_cast<size_t>(peer)].valid()) late.push_back(peer);
       }
       return absl::DeadlineExceededError(
-          absl::StrCat("not all ranks came within ",
+          absl::StrCat("not all ranks arrived within ",
                        absl::FormatDuration(ConnectTimeout(options)),
                        "; missing: rank ", absl::StrJoin(late, ", rank ")));
     }
@@ -280,9 +280,9 @@ bool Peers::Read(int peer) {
     handlers_.on_frame(peer, *frame, std::move(message->fd));
     return true;
   }
-  handlers_.on_lost(
-      peer, absl::UnavailableError(absl::StrCat(
-                "rank ", peer, " is gone: ", frame.status().message())));
+  handlers_.on_lost(peer, absl::UnavailableError(absl::StrCat(
+                              "the connection to rank ", peer,
+                              " was lost: ", frame.status().message())));
   return false;
 }
 

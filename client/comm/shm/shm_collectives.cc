@@ -137,10 +137,10 @@ absl::Status ShmCollectives::Meet() {
 
 absl::Status ShmCollectives::Late() const {
   const auto own = DecodeCollectiveHeader(area_.post(rank_, turn_).header);
-  return absl::DeadlineExceededError(
-      absl::StrCat(own.has_value() ? Describe(*own) : "operation", " of ",
-                   name_, ": rank ", phases_.Missing(), " did not come within ",
-                   absl::FormatDuration(timeout_)));
+  return absl::DeadlineExceededError(absl::StrCat(
+      own.has_value() ? Describe(*own) : "operation", " of ", name_, ": rank ",
+      phases_.Missing(), " did not begin it within ",
+      absl::FormatDuration(timeout_)));
 }
 
 absl::Status ShmCollectives::CompareHeaders() const {
@@ -155,8 +155,9 @@ absl::Status ShmCollectives::CompareHeaders() const {
     const auto header = DecodeCollectiveHeader(area_.post(peer, turn_).header);
     if (!header.has_value()) {
       return absl::InternalError(absl::StrCat(
-          "what rank ", peer, " of ", name_,
-          " begins cannot be read: it runs another version of the library"));
+          "the operation that rank ", peer, " of ", name_,
+          " begins cannot be read: that rank runs another version of the "
+          "library; give all ranks the same one"));
     }
     headers.push_back({peer, *header});
   }

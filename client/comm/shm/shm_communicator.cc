@@ -233,8 +233,8 @@ absl::Status ShmCommunicator::ShareArea() {
 void ShmCommunicator::OnFrame(int peer, const PeerFrame& frame, UniqueFd fd) {
   if (frame.kind == PeerFrame::Kind::kAbort) {
     gone_.Excuse(peer);
-    return Lose(absl::UnavailableError(
-        absl::StrCat("rank ", peer, " gave up: ", frame.text)));
+    return Lose(absl::UnavailableError(absl::StrCat(
+        "rank ", peer, " aborted the communicator: ", frame.text)));
   }
   const absl::Status status = inbox_.Take(peer, frame, std::move(fd));
   if (!status.ok()) Lose(status);

@@ -130,7 +130,7 @@ absl::Status SendMessage(const UniqueFd& socket, absl::string_view message,
     std::memcpy(CMSG_DATA(rights), &fd, sizeof(int));
   }
   while (sendmsg(socket.get(), &header, MSG_NOSIGNAL) < 0) {
-    if (errno != EINTR) return Translate("telling a peer on this host");
+    if (errno != EINTR) return Translate("sending to a peer on this host");
   }
   return absl::OkStatus();
 }
@@ -138,7 +138,7 @@ absl::Status SendMessage(const UniqueFd& socket, absl::string_view message,
 absl::Status SendMessageNow(const UniqueFd& socket, absl::string_view message) {
   if (send(socket.get(), message.data(), message.size(),
            MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    return Translate("telling a peer on this host");
+    return Translate("sending to a peer on this host");
   }
   return absl::OkStatus();
 }
@@ -160,7 +160,7 @@ absl::StatusOr<LocalMessage> ReceiveMessage(const UniqueFd& socket,
   header.msg_controllen = sizeof(control);
   const ssize_t bytes =
       recvmsg(socket.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (bytes < 0) return Translate("hearing from a peer on this host");
+  if (bytes < 0) return Translate("receiving from a peer on this host");
   if (bytes == 0) return absl::UnavailableError("it closed the connection");
   const cmsghdr* const rights = CMSG_FIRSTHDR(&header);
   if (rights != nullptr && rights->cmsg_type == SCM_RIGHTS) {

@@ -50,7 +50,8 @@ void* BlockCache::TakeKept(int64_t size) {
 void BlockCache::Return(void* block) {
   const MutexLock lock(&mutex_);
   const auto found = in_use_.find(block);
-  COXSWAIN_CHECK(found != in_use_.end() && "returned what was not taken");
+  COXSWAIN_CHECK(found != in_use_.end() &&
+                 "returned memory that was not taken");
   kept_[found->second].push_back(block);
   in_use_.erase(found);
 }

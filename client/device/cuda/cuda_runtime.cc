@@ -143,7 +143,7 @@ class CudaRuntime : public DeviceRuntime {
   absl::StatusOr<bool> HasPassed(DeviceEvent event) override {
     const Aside aside;
     bool passed = true;
-    COXSWAIN_RETURN_IF_ERROR(Do("looking at an event", [&] {
+    COXSWAIN_RETURN_IF_ERROR(Do("querying an event", [&] {
       const cudaError_t error = cudaEventQuery(Of(event));
       if (error != cudaErrorNotReady) return error;
       cudaGetLastError();  // It counts as one there.
@@ -277,7 +277,7 @@ class CudaRuntime : public DeviceRuntime {
 
   absl::StatusOr<bool> IsCaptured(DeviceStream stream) const {
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    COXSWAIN_RETURN_IF_ERROR(Do("looking at a stream", [&] {
+    COXSWAIN_RETURN_IF_ERROR(Do("querying a stream", [&] {
       return cudaStreamIsCapturing(Of(stream), &capture);
     }));
     return capture != cudaStreamCaptureStatusNone;
