@@ -23,7 +23,8 @@ struct MicroBatch {
   // What to multiply its mean loss by: 1 / window, or with weights its share of
   // that, so that local sums stay of the size of a mean.
   double loss_scale = 1;
-  // Its weight is 0: it counts for nothing, and needs no backward pass.
+  // The weight is 0: the micro-batch counts for nothing, and needs no backward
+  // pass.
   bool empty = false;
   // Whether the window ends with this one: an optimizer step follows.
   bool sync = true;
@@ -67,15 +68,15 @@ struct WindowSum {
   int64_t scheduler_steps = 0;
 };
 
-// Returns the ticket of such an exchange, as far as the sum tells.
+// Returns the ticket of an exchange of this sum.
 schedule::Ticket TicketOf(const WindowSum& sum);
 
-// Answers for each micro-batch whether its gradients are exchanged or only
+// Decides for each micro-batch whether its gradients are exchanged or only
 // summed up locally: a pure function of the plan and of how many micro-batches
 // were begun, so all ranks that begin equally many agree. Sends nothing.
 //
-// Streams are counted apart by name: an evaluation loop inside a training loop
-// uses one of its own.
+// Streams are counted separately, by name: an evaluation loop inside a training
+// loop uses a stream of its own.
 //
 // The end of the data closes a window by the plan's tail. flush: if BeginEpoch
 // was given the number of micro-batches, or end_of_data was set with the last
@@ -102,36 +103,38 @@ class Accumulator {
     bool end_of_data = false;
   };
 
-  // INVALID_ARGUMENT if the plan has no accumulation steps, or terms that do
-  // not go together.
+  // Fails with INVALID_ARGUMENT if the plan has no accumulation steps, or terms
+  // that contradict each other.
   static absl::StatusOr<Accumulator> Create(const Options& options);
-  // For a loop that has no plan: this many, and the default terms.
+  // Returns an accumulator for a loop without a plan: so many accumulation
+  // steps, and the default terms.
   static absl::StatusOr<Accumulator> Create(int accumulation_steps);
 
   const schedule::Plan& plan() const { return options_.plan; }
 
-  // Sets how many micro-batches come until the end of the data.
+  // Sets how many micro-batches are left until the end of the data. Fails with
   // FAILED_PRECONDITION in the middle of a window, unless tail=carry.
   absl::Status BeginEpoch(int64_t micro_batches,
                           absl::string_view stream = schedule::kTrainStream);
 
-  // OUT_OF_RANGE after as many micro-batches as BeginEpoch was given, after the
-  // one that had end_of_data, and, for the stream "train", after the plan's
-  // max_steps. INVALID_ARGUMENT: a weight that is below 0 or not finite, or not
-  // stated although the plan weighs micro-batches.
+  // Begins a micro-batch. Fails with OUT_OF_RANGE after as many micro-batches
+  // as BeginEpoch was given, after the one that had end_of_data, and, for the
+  // stream "train", after the plan's max_steps. Fails with INVALID_ARGUMENT if
+  // the weight is below 0 or not finite, or is not stated although the plan
+  // weighs micro-batches.
   absl::StatusOr<MicroBatch> BeginMicroBatch(
       absl::string_view stream = schedule::kTrainStream);
   absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
                                              const Begin& begin);
 
-  // Returns what the exchange of the micro-batch begun last carries, whose
-  // `exchange` was true.
+  // Returns what the exchange of the last micro-batch carries, whose `exchange`
+  // was true.
   WindowSum Sum(absl::string_view stream = schedule::kTrainStream) const;
 
   // Ends the data, and with it the window, unless tail=carry; micro-batches may
-  // be begun again. What is left over (micro_batches > 0) the caller exchanges
-  // and steps with (flush), or forgets (drop). With carry there is nothing left
-  // over.
+  // be begun again. Returns what is left over (micro_batches > 0): the caller
+  // exchanges it and steps (flush), or forgets it (drop). With carry nothing is
+  // left over.
   WindowSum EndOfData(absl::string_view stream = schedule::kTrainStream);
   // Forgets the window that was begun, whatever the tail; it is no step.
   void DropWindow(absl::string_view stream = schedule::kTrainStream);
@@ -140,28 +143,29 @@ class Accumulator {
   // Comes after EndOfData; forgets a window that was begun.
   WindowSum StepWithoutData(absl::string_view stream = schedule::kTrainStream);
 
-  // OK if the last micro-batch that was begun ends its window: called before an
-  // optimizer step. FAILED_PRECONDITION has how many micro-batches are missing.
+  // Returns OK if the last micro-batch ends its window: called before an
+  // optimizer step. Fails with FAILED_PRECONDITION otherwise, with the number
+  // of micro-batches that are missing.
   absl::Status CheckOptimizerStep(
       absl::string_view stream = schedule::kTrainStream) const;
 
-  // Returns whether max_steps have been begun and ended. Other streams than
-  // "train" never are.
+  // Returns whether all of max_steps have ended. Only the stream "train" can be
+  // finished.
   bool finished(absl::string_view stream = schedule::kTrainStream) const;
 
-  // Goes on with another plan, which counts for the windows that begin from now
-  // on. INVALID_ARGUMENT as Create. FAILED_PRECONDITION in the middle of a
-  // window of the stream "train", except with tail=carry if weighting and
+  // Replaces the plan for the windows that begin from now on. Fails with
+  // INVALID_ARGUMENT as Create does, and with FAILED_PRECONDITION in the middle
+  // of a window of the stream "train", except with tail=carry if weighting and
   // sync_each_batch stay.
   absl::Status ChangePlan(const schedule::Plan& plan);
 
-  // Returns each stream's number of ended windows. FAILED_PRECONDITION in the
-  // middle of a window of the stream "train", whose local gradients are in no
-  // position. Other streams only count: a window of theirs that has begun is
-  // not part of the position, and begins anew after Restore.
+  // Returns each stream's number of ended windows. Fails with
+  // FAILED_PRECONDITION in the middle of a window of the stream "train", whose
+  // local gradients are not part of a position. For other streams a window that
+  // has begun does not count, and begins again after Restore.
   absl::StatusOr<std::map<std::string, int64_t>> Position() const;
-  // Goes on from there; forgets windows that were begun and epochs' lengths.
-  // INVALID_ARGUMENT if a count is negative.
+  // Continues from `position`; forgets windows that were begun and epochs'
+  // lengths. Fails with INVALID_ARGUMENT if a count is negative.
   absl::Status Restore(const std::map<std::string, int64_t>& position);
 
  private:
@@ -201,7 +205,8 @@ class Accumulator {
                            std::optional<double> weight) const;
   void BeginWindow(Stream& state, const Begin& begin);
   static void EndWindow(Stream& state);
-  // Of a window with at least one micro-batch. `ends`: this is its end.
+  // Returns the sum of a window with at least one micro-batch. `ends`: this is
+  // its end.
   WindowSum SumOf(const Stream& state, bool ends) const;
   int64_t SchedulerSteps(const Stream& state) const;
 

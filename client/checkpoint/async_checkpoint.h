@@ -30,8 +30,8 @@ struct SaveReport {
   std::string checkpoint_id;  // if it was saved
   absl::Duration pause;       // of this rank's training, for the copy
   absl::Duration took;        // the rest, beside training
-  // ABORTED also on ranks that were fine, where another one was not; CANCELLED
-  // if a newer snapshot has taken its place.
+  // ABORTED also on ranks that succeeded, if another one failed; CANCELLED if a
+  // newer snapshot has taken its place.
   absl::Status status;
 };
 
@@ -42,11 +42,11 @@ struct SaveReport {
 // communicator of its own, uploads this rank's shard, and, on rank 0, commits.
 // The result equals that of SaveTrainingState in the same step, bit for bit.
 //
-// One save is under way at a time, and one more may wait. A snapshot that comes
-// when one waits takes its place; which one that is may differ from rank to
-// rank, so the ranks agree first on the step that they save: the newest that
-// any of them has come to. Training never waits, and an error of a save never
-// ends it: it is logged, passed to on_report, and kept in status().
+// One save is in progress at a time, and one more may wait. A newer snapshot
+// replaces the one that waits; which one that is may differ from rank to rank,
+// so the ranks agree first on the step that they save: the newest that any of
+// them has copied. Training never waits, and an error of a save never ends it:
+// it is logged, passed to on_report, and kept in status().
 //
 // Life-cycle: one generation; ends before its session does. The end of the
 // generation ends a save (ABORTED). Threading: Snapshot and Finish are for the
@@ -57,20 +57,21 @@ class AsyncCheckpoint {
     int rank = 0;
     int world_size = 1;
     // Connects all ranks; called before the first save with 0, and with the
-    // next number after each error. A rank that has met none comes along, once
-    // it finds that the others have given up its communicator. The number is
-    // how often this rank has tried, and another may have tried less often:
-    // `connect` decides how they find each other. In the object's thread; the
-    // end of the generation ends it.
+    // next number after each error. A rank without an error calls it too, once
+    // it finds that the others have aborted its communicator. The number is how
+    // often this rank has tried, and another may have tried less often:
+    // `connect` decides how they find each other. Called in the object's
+    // thread; the end of the generation ends it.
     std::function<absl::StatusOr<std::shared_ptr<Communicator>>(int number)>
         connect;
-    // Each rank's own error is saved in place of the mean: then a resume on as
-    // many ranks goes on bit by bit, and one on another number forms the mean
-    // (LoadHook), at the cost of as many times the bytes. Without an averager.
+    // Saves each rank's own error in place of the mean. A resume on as many
+    // ranks then continues bit by bit, and one on another number forms the mean
+    // (LoadHook); the errors take as many times the bytes. Not with an
+    // averager.
     bool own_errors = false;
-    // What becomes of earlier ones once one is saved; rank 0's counts.
+    // Which earlier checkpoints are kept once one is saved; rank 0's counts.
     CheckpointRetention retention;
-    // No wait for other ranks is longer.
+    // The longest wait for other ranks.
     absl::Duration timeout = absl::Minutes(15);
     const Clock* clock = Clock::Real();
     // Called in the object's thread, or in Snapshot.
@@ -85,36 +86,36 @@ class AsyncCheckpoint {
     std::string reason;
     std::map<std::string, std::string> metadata;  // the same on all ranks
     const Hook* hook = nullptr;
-    // Makes another hook like that one: holds the copy, in the other thread.
+    // Makes another hook like `hook`, which holds the copy in the other thread.
     HookMaker make_hook;
     std::vector<ParameterSpec> parameters;  // that it is configured with
     // May be null. Its SaveState is called with a communicator on which it can
-    // exchange nothing. The ranks must not be apart.
+    // exchange nothing. The ranks' parameters must be equal.
     Averager* averager = nullptr;
-    // Copies what else there is, over what it copied into the same blobs some
-    // snapshots before: their memory is used again. On rank 0 only, whose blobs
+    // Copies everything else into blobs that may be filled from some snapshots
+    // before: their memory is used again. Called on rank 0 only, whose blobs
     // are uploaded. May be null.
     std::function<absl::Status(Blobs*)> fill_blobs;
   };
 
   AsyncCheckpoint(const CheckpointClient& checkpoints, Options options);
-  // Gives up what is under way, see Finish. Waits for a call of `connect`,
+  // Cancels what is in progress, see Finish. Waits for a call of `connect`,
   // `make_hook` or on_report as long as it takes (so `connect` needs a deadline
   // of its own), and then 2 s at most: a transfer that takes longer, or the
-  // coordinator's answer, goes on by itself, and uses nothing of the owner's.
+  // coordinator's answer, continues by itself, and uses nothing of the owner's.
   ~AsyncCheckpoint();
   AsyncCheckpoint(const AsyncCheckpoint&) = delete;
   AsyncCheckpoint& operator=(const AsyncCheckpoint&) = delete;
 
-  // Called by all ranks after the same steps. An error is this rank's alone,
-  // and means that the checkpoint of this step fails on all of them.
+  // Copies the state; all ranks call it after the same steps. An error is this
+  // rank's alone, and makes the checkpoint of this step fail on all of them.
   absl::Status Snapshot(const Source& source);
 
-  // Waits until nothing is under way, or DEADLINE_EXCEEDED. Otherwise the
-  // status of the last save.
+  // Waits until no save is in progress, and returns the status of the last one.
+  // Fails with DEADLINE_EXCEEDED after `timeout`.
   absl::Status Finish(absl::Duration timeout);
 
-  // Of the last save that has ended; OK before.
+  // Returns the status of the last save that has ended; OK before.
   absl::Status status() const;
   std::optional<SaveReport> last() const;
   bool busy() const;
@@ -124,9 +125,9 @@ class AsyncCheckpoint {
   const std::shared_ptr<Core> core_;
 };
 
-// Which of a checkpoint's connections the ranks of a generation make next.
-// Errors may come to one rank alone, so ranks that each counted their own
-// attempts would wait for each other under different numbers for good. Rank 0
+// Decides which of a checkpoint's connections the ranks of a generation make
+// next. Errors may reach one rank alone, so ranks that each counted their own
+// attempts would wait for each other under different numbers forever. Rank 0
 // counts, and publishes the number in the store; the others wait for one that
 // they have not tried yet.
 //
@@ -138,11 +139,12 @@ class ConnectionNumber {
   ConnectionNumber(int rank, StoreClient* store, absl::Duration timeout)
       : rank_(rank), store_(*store), timeout_(timeout) {}
 
-  // Returns the number of the next attempt, from 1. Blocks. DEADLINE_EXCEEDED:
-  // rank 0 has come to no new attempt; errors of the store.
+  // Returns the number of the next attempt, from 1. Blocks. Fails with
+  // DEADLINE_EXCEEDED if rank 0 begins no new attempt, and with errors of the
+  // store.
   absl::StatusOr<int64_t> Next();
-  // The attempt under the last number has failed: on rank 0, ranks that come
-  // later do not try it.
+  // The last attempt has failed: on rank 0, ranks that come later do not try
+  // it.
   void GiveUp();
 
  private:

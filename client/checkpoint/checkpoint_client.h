@@ -28,8 +28,9 @@ struct CheckpointDescription {
   absl::Time created;
 };
 
-// Which complete checkpoints of the job stay when one is committed: those that
-// a rule keeps, and that one. Without any rule the coordinator's count.
+// Which complete checkpoints of the job are kept when one is committed: those
+// that a rule keeps, and the new one. Without any rule the coordinator's rules
+// count.
 struct CheckpointRetention {
   int keep_last = 0;       // the last so many; 0: no rule
   int64_t keep_every = 0;  // whose step is a multiple of this; 0: no rule
@@ -43,7 +44,7 @@ struct CheckpointRetention {
 // shard, Commit as long (it is answered once retention has removed what it does
 // not keep), the others 30 s. A broken connection is retried within that.
 // Errors: as in proto/checkpoint.proto; DATA_LOSS if bytes do not match their
-// checksums, on the way up or down; ABORTED once the generation ended.
+// checksums, in an upload or a download; ABORTED once the generation has ended.
 class CheckpointClient {
  public:
   explicit CheckpointClient(std::shared_ptr<MemberContext> member,
@@ -53,22 +54,23 @@ class CheckpointClient {
   // Opens the checkpoint of `step` or joins the open one, and uploads shard
   // `shard` of `shards`. All ranks pass the same shards and metadata. Returns
   // the checkpoint's id. An `owner` that keeps the bytes alive and unchanged
-  // spares a copy of them; it may be let go later than Save returns.
+  // spares a copy of them; it may be released later than Save returns.
   absl::StatusOr<std::string> Save(
       int64_t step, int shard, int shards,
       const std::map<std::string, std::string>& metadata,
       absl::string_view bytes, std::shared_ptr<const void> owner = nullptr);
 
-  // Called once, by one rank, after every shard has been saved.
+  // Completes the checkpoint; one rank calls it once, after every shard has
+  // been saved.
   absl::StatusOr<CheckpointDescription> Commit(
       absl::string_view id, const CheckpointRetention& retention = {});
 
-  // Complete checkpoints of this job, newest first.
+  // Returns the complete checkpoints of this job, newest first.
   absl::StatusOr<std::vector<CheckpointDescription>> List();
 
   absl::StatusOr<std::string> LoadShard(absl::string_view id, int shard);
 
-  // All shards, in order.
+  // Returns all shards, in order.
   absl::StatusOr<std::vector<std::string>> LoadAll(
       const CheckpointDescription& checkpoint);
 

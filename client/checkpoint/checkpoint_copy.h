@@ -34,7 +34,8 @@ struct CheckpointCopy {
 };
 using CopyPtr = std::unique_ptr<CheckpointCopy>;
 
-// The pause: copies what the source has; `blobs` have memory to use again.
+// Copies the state of `source` while training pauses; `blobs` have memory that
+// is used again.
 CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
                  const AsyncCheckpoint::Options& options,
                  AsyncCheckpoint::Blobs blobs);
@@ -46,7 +47,7 @@ struct Offer {
   bool failed = false;  // a rank could not copy its state
 };
 
-// Collective; the same on all ranks.
+// Returns what the ranks offer, the same on all of them. Collective.
 absl::StatusOr<Offer> ExchangeOffers(Communicator& communicator,
                                      const CheckpointCopy& mine,
                                      absl::Duration timeout);

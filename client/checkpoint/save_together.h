@@ -29,21 +29,21 @@ struct CheckpointLabel {
   CheckpointRetention retention;                // rank 0's counts
 };
 
-// Returns whether the states of these can be saved: INVALID_ARGUMENT if the
-// hook needs an averager and there is none, FAILED_PRECONDITION if the ranks'
-// parameters are apart.
+// Returns OK if the states of these can be saved. Fails with INVALID_ARGUMENT
+// if the hook needs an averager and there is none, and with FAILED_PRECONDITION
+// if the ranks' parameters differ.
 absl::Status CheckSavable(const Hook& hook, const Averager* averager);
 
-// Returns on every rank whether all ranks have come here with OK; ABORTED where
-// another has not. Collective.
+// Returns OK on every rank if all ranks pass OK; fails with ABORTED if another
+// rank does not. Collective.
 absl::Status Agree(Communicator& communicator, const absl::Status& mine,
                    absl::string_view what,
                    absl::Duration timeout = kAgreementTimeout);
 
 // Uploads this rank's shard, which may be an error; rank 0 commits once all
-// have; again, where a coordinator that was started meanwhile lacks some.
-// Collective. The checkpoint's id on all ranks, or an error on all of them,
-// unless the communicator itself fails in between.
+// ranks have uploaded, and again if a coordinator that was restarted meanwhile
+// lacks some shards. Collective. Returns the checkpoint's id on all ranks, or
+// an error on all of them, unless the communicator itself fails in between.
 absl::StatusOr<std::string> SaveTogether(
     CheckpointClient& checkpoints, Communicator& communicator,
     const CheckpointLabel& label, const absl::StatusOr<std::string>& shard,

@@ -29,8 +29,8 @@ struct TrainingState {
   std::map<std::string, std::string> metadata;
   HookState hook;
   HookState averager;  // without a spec if there was no averager
-  // Saved with AsyncCheckpoint's own_errors: by the rank that saved it, in
-  // place of `hook`; see LoadHook. Without a spec where it was not loaded.
+  // Saved with AsyncCheckpoint's own_errors, by rank, in place of `hook`; see
+  // LoadHook. Without a spec where it was not loaded.
   std::vector<HookState> own;
   std::map<std::string, std::string> blobs;
 };
@@ -39,7 +39,7 @@ struct TrainingState {
 constexpr char kErrorsLabel[] = "errors";
 constexpr char kOwnErrors[] = "own";
 
-// Who loads.
+// The rank that loads a state.
 struct TrainingRank {
   int rank = 0;
   int world_size = 0;  // 0: not known
@@ -47,11 +47,11 @@ struct TrainingRank {
 
 // Saves the state after optimizer step `step`. Collective: all ranks of
 // `communicator` call it, between steps and with nothing in flight. Every rank
-// uploads its shard of the hook's state; `blobs` are the same on all ranks,
-// and rank 0's are uploaded. Rank 0 commits once all ranks have uploaded.
-// With an averager, call AverageNow before the parameters are copied:
-// FAILED_PRECONDITION if the ranks are apart, INVALID_ARGUMENT if the hook
-// needs an averager and there is none.
+// uploads its shard of the hook's state; `blobs` are the same on all ranks, and
+// rank 0's are uploaded. Rank 0 commits once all ranks have uploaded. With an
+// averager, call AverageNow before the parameters are copied. Fails with
+// FAILED_PRECONDITION if the ranks' parameters differ, and with
+// INVALID_ARGUMENT if the hook needs an averager and there is none.
 //
 // Returns OK on all ranks or on none, except when the communicator itself fails
 // in between: the rank that met an error returns it, the others return ABORTED.
@@ -74,20 +74,20 @@ absl::StatusOr<TrainingState> LoadTrainingState(
     CheckpointClient& checkpoints, absl::string_view id = "",
     const TrainingRank& reader = {});
 
-// Gives the state to a hook that is configured with `parameters` for the
-// reader's world size: Hook::LoadState or, on as many ranks as have saved their
-// own errors, Hook::LoadOwn, after which training goes on bit by bit. On
-// another number of ranks the mean of what was saved is formed here, for which
-// `make_hook` makes hooks like this one, and memory for the errors of all ranks
-// is needed.
+// Loads the state into a hook that is configured with `parameters` for the
+// reader's world size: by Hook::LoadState or, on as many ranks as have saved
+// their own errors, by Hook::LoadOwn, after which training continues bit by
+// bit. On another number of ranks the mean of what was saved is formed here,
+// for which `make_hook` makes hooks like this one, and memory for the errors of
+// all ranks is needed.
 //   FAILED_PRECONDITION  as Hook::LoadState
 using HookMaker = std::function<absl::StatusOr<std::unique_ptr<Hook>>()>;
 absl::Status LoadHook(const TrainingState& state, const TrainingRank& reader,
                       const std::vector<ParameterSpec>& parameters,
                       const HookMaker& make_hook, Hook& hook);
 
-// Returns what SaveState would have given on ranks with these own states
-// (SaveOwn), merged.
+// Returns the merged state that SaveState would return on ranks with these own
+// states (SaveOwn).
 absl::StatusOr<HookState> MeanOfOwnStates(
     const std::vector<HookState>& own,
     const std::vector<ParameterSpec>& parameters, const HookMaker& make_hook);
@@ -102,8 +102,8 @@ struct TrainingShard {
 // Return the bytes of a shard, and a shard of its bytes: the magic "CXTS0002",
 // then, each preceded by its length as 8 little-endian bytes: the hook's state;
 // the averager's state, of length 0 if there is none; and per blob, in order of
-// name, the name and the bytes, their number first as 8 bytes. Parse never
-// trusts its input: DATA_LOSS names what does not fit.
+// name, the name and the bytes, their number first as 8 bytes. Parse does not
+// trust its input: it fails with DATA_LOSS, naming what does not fit.
 std::string SerializeTrainingShard(const TrainingShard& shard);
 absl::StatusOr<TrainingShard> ParseTrainingShard(absl::string_view bytes);
 

@@ -17,12 +17,12 @@
 
 namespace coxswain {
 
-// For back ends that connect through a store: returns INVALID_ARGUMENT if the
-// options make no sense.
+// For back ends that connect through a store: fails with INVALID_ARGUMENT if
+// the options are not valid.
 absl::Status CheckGroupOptions(const CommunicatorOptions& options,
                                absl::string_view backend);
 
-// For back ends of the CPU: returns INVALID_ARGUMENT unless `span` is in its
+// For back ends of the CPU: fails with INVALID_ARGUMENT unless `span` is in its
 // memory.
 absl::Status CheckOnHost(const Communicator& comm, const Span& span);
 
@@ -31,8 +31,8 @@ absl::Status CheckOnHost(const Communicator& comm, const Span& span);
 CommunicatorOptions SplitOptions(const CommunicatorOptions& parent,
                                  const std::vector<int>& ranks, int64_t number);
 
-// Bytes that a communicator moved; those of one that was split off count for
-// its parent too. Thread-safe.
+// Counts the bytes that a communicator moved; those of one that was split off
+// count for its parent too. Thread-safe.
 class ByteCounter {
  public:
   explicit ByteCounter(std::shared_ptr<ByteCounter> parent)
@@ -55,9 +55,9 @@ class ByteCounter {
 // destroyed, the child is aborted with the parent's reason. At once if the
 // parent has ended already.
 //
-// The child holds it as its last member, so that it goes first: the destructor
-// waits for an abort that is under way, and none begins after it. So it must
-// not be destroyed by a callback of a Work.
+// The child holds it as its last member, so that it is destroyed first: the
+// destructor waits for an abort in progress, and none begins after it. So it
+// must not be destroyed by a callback of a Work.
 class SplitLink {
  public:
   // `parent` is raised by the parent when it ends. `abort` ends the child, and

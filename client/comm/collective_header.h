@@ -55,17 +55,17 @@ struct CollectiveHeader {
 CollectiveHeader HeaderOf(CollectiveKind kind, const Span& input,
                           ElementOp op = ElementOp::kSum, int root = 0);
 
-// As it travels: 32 bytes, integers in little endian. From byte 0 on: the
-// version (1), kind, refused (0 or 1), element type, reduction, and three zero
-// bytes; root at 8, four zero bytes at 12, count at 16, sequence at 24. Types
-// and reductions are numbered as in base/element_type.h.
+// Encodes a header for other ranks: 32 bytes, integers in little endian. From
+// byte 0 on: the version (1), kind, refused (0 or 1), element type, reduction,
+// and three zero bytes; root at 8, four zero bytes at 12, count at 16, sequence
+// at 24. Types and reductions are numbered as in base/element_type.h.
 using CollectiveHeaderBytes = std::array<char, 32>;
 CollectiveHeaderBytes Encode(const CollectiveHeader& header);
-// nullopt where the bytes are no header of this version.
+// Returns nullopt if the bytes are not a header of this version.
 std::optional<CollectiveHeader> DecodeCollectiveHeader(
     const CollectiveHeaderBytes& bytes);
 
-// For messages: "all-reduce (sum) of 8 x float32".
+// Returns a text for messages: "all-reduce (sum) of 8 x float32".
 std::string Describe(const CollectiveHeader& header);
 
 struct RankHeader {
@@ -73,8 +73,8 @@ struct RankHeader {
   CollectiveHeader header;
 };
 
-// OK where all headers are equal and none is of a refused call.
-// INVALID_ARGUMENT otherwise, with all ranks and what each begins, the same on
+// Returns OK if all headers are equal and none is of a refused call. Otherwise
+// fails with INVALID_ARGUMENT, with all ranks and what each begins, the same on
 // every rank that compares the same. `where` names the communicator. Pure.
 absl::Status CompareHeaders(absl::string_view where,
                             const std::vector<RankHeader>& headers);

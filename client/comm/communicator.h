@@ -34,34 +34,35 @@ class BufferOwner {
 // derived from this one, in a folder of client/comm; all of them, the fakes
 // too, pass tests/conformance/communicator_conformance.h.
 //
-// Life-cycle: made by a CommunicatorFactory for one (group, generation); dies
+// Life-cycle: made by a CommunicatorFactory for one (group, generation); ends
 // with the generation. Every rank must start the same collectives in the same
 // order. Collectives of one communicator run in that order, one after the
-// other; those of different communicators run independently. All count, those
-// of no elements and those that are refused too: where ranks differ in what
-// they begin in the same place, all of them get INVALID_ARGUMENT that names the
-// ranks and what each began, no data has moved, and the communicator stays of
-// use. `nccl` cannot compare (docs/communicators.md).
+// other; those of different communicators run independently. All count, also
+// those without elements and those that are refused: where ranks begin
+// different collectives in the same place, all of them get INVALID_ARGUMENT
+// that names the ranks and what each began, no data has moved, and the
+// communicator can still be used. `nccl` cannot compare
+// (docs/communicators.md).
 //
 // Threading: collectives are started by one thread at a time (the order must
 // be defined); Abort and the counters are safe from any thread.
 //
 // Memory handed in stays valid and untouched by the caller until the Work has
 // ended. In place unless stated otherwise. A back end moves memory of the CPU,
-// or of one GPU and, by way of that and meant for little of it, of the CPU; a
+// or of one GPU and, through that and meant for small amounts, of the CPU; a
 // span elsewhere is INVALID_ARGUMENT.
 //
 // Results: all ranks receive the same bits. Sums of float16 and bfloat16 are
 // rounded to that type once per hop or better; the bits are the same anyway.
 //
 // Errors, through the Work:
-//   INVALID_ARGUMENT   counts or roots that make no sense, at once; ranks that
+//   INVALID_ARGUMENT   counts or roots that are not valid, at once; ranks that
 //                      begin different collectives
 //   UNIMPLEMENTED      an optional ability this back end lacks
 //   ABORTED            Abort was called; the message has its reason
 //   DEADLINE_EXCEEDED  no answer from a peer within the options' timeout
 //   UNAVAILABLE        a peer's connection broke
-// After any error but the first two the communicator is of no further use:
+// After any error but the first two the communicator cannot be used any more:
 // everything started later ends with ABORTED.
 class Communicator {
  public:
@@ -74,25 +75,28 @@ class Communicator {
   int size() const { return size_; }
   virtual absl::string_view backend() const = 0;
 
-  // Sum (or minimum, maximum) over the ranks, received by all. The one
+  // Gives all ranks the sum (or minimum, maximum) over the ranks. The one
   // collective that every back end has.
   WorkPtr AllReduce(Span span, ReduceOp op = ReduceOp::kSum);
   // Copies root's data to all ranks.
   WorkPtr Broadcast(Span span, int root);
   // Ends when all ranks have started it.
   WorkPtr Barrier();
-  // Ends when all ranks have begun something in this place: well if that is
-  // `header` on all of them, but for the sequence number, which the back end
+  // Ends when all ranks have begun a collective in this place: with OK if that
+  // is `header` on all of them, but for the sequence number, which the back end
   // sets. Moves no data. For communicators that are made of others.
   WorkPtr Agree(const CollectiveHeader& header);
 
-  // The following are optional abilities: UNIMPLEMENTED where they lack.
+  // The following are optional abilities: UNIMPLEMENTED where a back end lacks
+  // one.
 
-  // `output` is size() times `input`, ordered by rank.
+  // Concatenates the inputs: `output` is size() times `input`, ordered by rank.
   WorkPtr AllGather(Span input, Span output);
-  // `input` is size() times `output`; rank r receives the sum of slices r.
+  // Sums slices: `input` is size() times `output`; rank r receives the sum of
+  // the slices r.
   WorkPtr ReduceScatter(Span input, Span output, ReduceOp op = ReduceOp::kSum);
-  // Both have size() slices; slice r of `input` goes to rank r.
+  // Exchanges slices: both have size() slices; slice r of `input` goes to rank
+  // r.
   WorkPtr AllToAll(Span input, Span output);
   // Send and receive a message between two different ranks. Not counted as a
   // collective: the two ends pair by (peer, tag).
@@ -102,18 +106,19 @@ class Communicator {
   // Returns a communicator among `ranks` of this one, in that order: rank i of
   // the new one is ranks[i] here. All of them call it with the same list, and
   // among several lists that share a rank in the same order; the others do not.
-  // Blocks until they have met, up to the back end's timeout. Aborting this
-  // communicator aborts those split off, and so do its failure and its end:
-  // they may outlive it, and are of no further use then. DEADLINE_EXCEEDED or
-  // UNAVAILABLE names the ranks that did not come, ABORTED has the reason why
-  // this communicator ended; a failed split leaves it as it was.
-  // INVALID_ARGUMENT: a list that is empty, has doubles or lacks this rank.
-  // Calls must not overlap with the start of collectives by other threads.
+  // Blocks until they have met, up to the back end's timeout. The abort,
+  // failure or end of this communicator aborts those split off, which may
+  // outlive it but cannot be used then. Fails with DEADLINE_EXCEEDED or
+  // UNAVAILABLE, naming the ranks that did not arrive; with ABORTED and the
+  // reason if this communicator has ended; with INVALID_ARGUMENT if the list is
+  // empty, has doubles or lacks this rank. A failed split leaves this
+  // communicator as it was. Calls must not overlap with the start of
+  // collectives by other threads.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       const std::vector<int>& ranks);
 
-  // Memory that this back end moves best (registered, shared, on its device).
-  // By default plain aligned memory.
+  // Returns memory that this back end moves best (registered, shared, on its
+  // device). By default plain aligned memory.
   virtual absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype);
 
@@ -126,23 +131,24 @@ class Communicator {
   // for this rank soon end as well, with ABORTED or UNAVAILABLE.
   virtual void Abort(absl::string_view reason) = 0;
 
-  // Collectives started here so far; equal on all ranks that are in step.
+  // Returns how many collectives were started here; equal on all ranks that are
+  // in step.
   int64_t sequence() const { return sequence_.load(); }
-  // Bytes that callers handed to collectives and sends of this rank: the
-  // span of an all-reduce, the input otherwise; a broadcast counts at its
-  // root, a receive and a barrier nowhere. Those of the communicators split
-  // off this one are among them, after their end too.
+  // Returns the bytes that callers handed to collectives and sends of this
+  // rank: the span of an all-reduce, the input otherwise; a broadcast counts at
+  // its root, a receive and a barrier nowhere. Includes those of the
+  // communicators split off this one, also after their end.
   int64_t payload_bytes() const { return payload_->bytes.load(); }
-  // Bytes that this back end handed to its transport for other processes,
-  // those of communicators split off included.
+  // Returns the bytes that this back end handed to its transport for other
+  // processes, including those of communicators split off.
   virtual int64_t wire_bytes() const = 0;
 
  protected:
-  // INVALID_ARGUMENT for memory that this back end does not move.
+  // Fails with INVALID_ARGUMENT for memory that this back end does not move.
   virtual absl::Status CheckPlace(const Span& span) const;
 
-  // The back end's part. Arguments have been checked, and collectives have
-  // elements. Ends the Work later.
+  // The back end's part of each collective: ends the Work later. Arguments have
+  // been checked, and there are elements.
   virtual WorkPtr DoAllReduce(Span span, ReduceOp op) = 0;
   virtual WorkPtr DoBroadcast(Span span, int root) = 0;
   // See Agree: of barriers, of collectives without elements, and of refused
@@ -153,7 +159,8 @@ class Communicator {
   virtual WorkPtr DoAllToAll(Span input, Span output);
   virtual WorkPtr DoSend(Span span, int peer, uint32_t tag);
   virtual WorkPtr DoReceive(Span span, int peer, uint32_t tag);
-  // The list has been checked. UNIMPLEMENTED where it lacks.
+  // Splits off the communicator of a list that has been checked; UNIMPLEMENTED
+  // by default.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
       const std::vector<int>& ranks);
 
@@ -183,14 +190,14 @@ class Communicator {
   const std::shared_ptr<Payload> payload_ = std::make_shared<Payload>();
 };
 
-// Memory of the CPU that this communicator moves, for control data that its
-// user reads and writes: what AllocateBuffer gives, unless that is a GPU's.
+// Returns memory of the CPU that this communicator moves, for control data that
+// its user reads and writes: from AllocateBuffer, unless that returns a GPU's.
 absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateHostBuffer(
     Communicator& communicator, int64_t count, DType dtype);
 
-// Implemented by a communicator whose back end notices by itself that a peer is
-// gone. Found by dynamic_cast: most of those who hold a communicator need none
-// of this.
+// Implemented by a communicator whose back end notices by itself that a peer
+// has ended. Found by dynamic_cast: most holders of a communicator do not need
+// it.
 class PeerLossSource {
  public:
   using OnLost = std::function<void(int peer)>;
@@ -200,7 +207,7 @@ class PeerLossSource {
   // Calls `on_lost` for each peer, by its rank in the communicator, whose
   // connection has broken or breaks before the communicator itself has ended;
   // each at least once. On threads of the back end, which it must not block, or
-  // the caller's; none once the communicator is destroyed. Call it once.
+  // the caller's; not after the communicator is destroyed. Called once.
   virtual void WatchPeerLosses(OnLost on_lost) = 0;
 };
 
@@ -210,7 +217,7 @@ class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
   virtual absl::Status Set(absl::string_view key, absl::string_view value) = 0;
-  // Waits until the key exists.
+  // Returns the key's value; waits until it exists.
   virtual absl::StatusOr<std::string> Get(absl::string_view key,
                                           absl::Duration timeout) = 0;
 };
@@ -228,10 +235,11 @@ struct CommunicatorOptions {
   Device device;
   // How long to wait for peers, when connecting and within a collective.
   absl::Duration timeout = absl::Minutes(5);
-  // For connecting, where that is shorter; what has no other way ignores it.
+  // The timeout of connecting, if shorter than `timeout`; back ends that cannot
+  // bound it ignore it.
   absl::Duration connect_timeout = absl::InfiniteDuration();
-  // Raised while connecting: gives up at once, with the signal's status. Not
-  // looked at later. May be null; outlives connecting.
+  // Ends connecting at once when it is raised, with the signal's status. Not
+  // used afterwards. May be null; outlives connecting.
   CancelSignal* cancel = nullptr;
 };
 

@@ -11,8 +11,8 @@
 
 namespace coxswain {
 
-// A sequence of kernels and collectives that is run again with one launch.
-// Of use as long as the queue that recorded it; may outlive it.
+// A sequence of kernels and collectives that is run again with one launch. Can
+// be replayed as long as the queue that recorded it lives; may outlive it.
 class DeviceSequence {
  public:
   virtual ~DeviceSequence() = default;
@@ -34,18 +34,19 @@ class DeviceQueue {
   virtual DeviceRuntime& runtime() = 0;
   virtual DeviceStream stream() = 0;
 
-  // Ends once all that is on the stream has run, or as the communicator ends,
-  // with its error.
+  // Returns a Work that ends once everything on the stream has run, or with the
+  // communicator's error when that ends.
   virtual WorkPtr Mark() = 0;
 
-  // Runs `enqueue` once, noting what it enqueues on stream(), the collectives
-  // of the communicator among it, without running any of it. Those collectives'
-  // Works have ended when they are returned. UNIMPLEMENTED where the device or
-  // the library cannot; then nothing has been enqueued, and the caller does
-  // without. Other errors are those of `enqueue`.
+  // Calls `enqueue` once, and records what it enqueues on stream(), including
+  // collectives of the communicator, without running any of it. The Works of
+  // those collectives have ended when they are returned. Fails with
+  // UNIMPLEMENTED if the device or the library cannot record; then nothing has
+  // been enqueued, and the caller enqueues it each time. Other errors are those
+  // of `enqueue`.
   virtual absl::StatusOr<std::unique_ptr<DeviceSequence>> Record(
       const std::function<absl::Status()>& enqueue) = 0;
-  // Enqueues it. Its collectives count as if they had been started.
+  // Enqueues the sequence. Its collectives count as if they had been started.
   virtual absl::Status Replay(const DeviceSequence& sequence) = 0;
 };
 

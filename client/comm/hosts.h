@@ -11,11 +11,11 @@
 
 namespace coxswain {
 
-// Returns which host this process is on, for the question of who can share
-// memory: the kernel's boot id, the network namespace, in which local sockets
-// live, and the user, whose number means something in one user namespace only.
-// Host names do not count. Where the system has none, an identity that no other
-// process has.
+// Returns which host this process is on, to determine who can share memory: the
+// kernel's boot id, the network namespace, in which local sockets live, and the
+// user, whose number is valid in one user namespace only. Host names do not
+// count. Where the system has none, returns an identity that no other process
+// has.
 std::string HostIdentity();
 
 // Which ranks of a group are on one host.
@@ -43,13 +43,14 @@ class Hosts {
   std::vector<std::vector<int>> ranks_;
 };
 
-// Finds out, through options.store: each rank sets its host, rank 0 compares
-// and sets the result, so that the store is asked twice a rank. Blocks until
-// all ranks have called it; DEADLINE_EXCEEDED names one who has not.
+// Determines the hosts through options.store: each rank sets its host, rank 0
+// compares and sets the result, so that each rank accesses the store twice.
+// Blocks until all ranks have called it; fails with DEADLINE_EXCEEDED, naming a
+// rank that has not.
 absl::StatusOr<Hosts> FindHosts(const CommunicatorOptions& options,
                                 const std::string& identity);
 
-// Returns whether something worked on all ranks: empty, or the reason of the
+// Returns whether something succeeded on all ranks: empty, or the reason of the
 // first rank on which it did not; the same on all ranks. Through the store,
 // like FindHosts; `what` makes the keys.
 absl::StatusOr<std::string> AgreeThatAll(const CommunicatorOptions& options,

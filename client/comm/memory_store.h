@@ -14,8 +14,8 @@
 
 namespace coxswain {
 
-// The store for ranks that live in one process. Thread-safe. A Get that finds
-// nothing in time is DEADLINE_EXCEEDED.
+// The store for ranks that live in one process. A Get of a key that is not set
+// in time fails with DEADLINE_EXCEEDED. Thread-safe.
 class MemoryStore : public RendezvousStore {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value) override {

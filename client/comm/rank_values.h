@@ -15,8 +15,8 @@ namespace coxswain {
 // for gradients: each call allocates, and waits in the calling thread.
 //
 // Both are collective: all ranks pass as many values, and get the same answer.
-// They fail as the communicator's collectives do; DEADLINE_EXCEEDED after
-// `timeout`.
+// They fail as the communicator's collectives do, and with DEADLINE_EXCEEDED
+// after `timeout`.
 
 // Returns the sum, minimum or maximum over all ranks of each value.
 absl::StatusOr<std::vector<int64_t>> ReduceValues(

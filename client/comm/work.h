@@ -12,14 +12,15 @@
 namespace coxswain {
 
 // The handle of an operation in flight. It ends exactly once, with a status.
-// Thread-safe; shared between who started it and who completes it.
+// Thread-safe; shared between the caller that started the operation and the
+// thread that completes it.
 class Work {
  public:
-  // Waits for the end; DEADLINE_EXCEEDED if it does not come in time (the
-  // operation goes on: abort its communicator to stop it).
+  // Waits for the end; fails with DEADLINE_EXCEEDED if it does not come in time
+  // (the operation continues: abort its communicator to stop it).
   absl::Status Wait(absl::Duration timeout);
 
-  // The result if the operation has ended. Never blocks.
+  // Returns whether the operation has ended. Never blocks.
   bool Done();
 
   // Calls `callback` with the result: at once if it has ended, otherwise on
@@ -32,12 +33,12 @@ class Work {
 
   static std::shared_ptr<Work> Ended(absl::Status status);
 
-  // For back ends: an operation that the waiting thread brings to its end,
-  // which spares a change of threads. `assist` is called, without a lock, by
-  // Wait with the time until which it may block (by Clock::Real()), and by
-  // OnDone and Done with one that has passed, which only shows that a caller is
-  // interested; it ends the operation or sees to it that another thread does.
-  // It may be called several times, and after the end.
+  // For back ends: an operation that the waiting thread completes, which saves
+  // a change of threads. `assist` is called, without a lock, by Wait with the
+  // time until which it may block (by Clock::Real()), and by OnDone and Done
+  // with one that has passed, which only shows that a caller is interested; it
+  // ends the operation or makes sure that another thread does. It may be called
+  // several times, and after the end.
   static std::shared_ptr<Work> Assisted(
       std::function<void(absl::Time until)> assist);
 
@@ -57,7 +58,7 @@ class Work {
 using WorkPtr = std::shared_ptr<Work>;
 
 // Waits for an operation that uses `memory`, which lives until the operation
-// has ended, even if the wait gives up.
+// has ended, even if the wait times out.
 absl::Status WaitHolding(const WorkPtr& work,
                          std::shared_ptr<const void> memory,
                          absl::Duration timeout);

@@ -9,8 +9,8 @@
 
 namespace coxswain {
 
-// What happens to the samples of an epoch's end that do not make a full batch
-// for every rank. All ranks take the same number of batches either way.
+// What happens to the samples at an epoch's end that do not make a full batch
+// for every rank. In each case all ranks take the same number of batches.
 enum class EvenBatches {
   kPad,     // filled up with the first samples of the epoch, which so come
             // twice (what Accelerate does with even_batches=True)
@@ -28,20 +28,20 @@ struct SamplerOptions {
   EvenBatches even = EvenBatches::kPad;
 };
 
-// Where a job stands in its data. The same on all ranks, and independent of
-// how many there are.
+// Where a job is in its data. The same on all ranks, and independent of how
+// many there are.
 struct SamplerState {
   int64_t epoch = 0;
   uint64_t seed = 0;
   int64_t position = 0;  // samples that all ranks together have taken
 };
 
-// Deals a data set's sample numbers to the ranks, each sample once per epoch
-// (see EvenBatches for the end).
+// Distributes a data set's sample numbers over the ranks, each sample once per
+// epoch (see EvenBatches for the end).
 //
 // The epoch's order is a permutation that depends on (seed, epoch) only. All
 // ranks together take the next world_size x batch_size of it, each a run of
-// batch_size in rank order. So a job that goes on from the state of another
+// batch_size in rank order. So a job that continues from the state of another
 // one, on any number of ranks, takes the samples that are left.
 //
 // Threading: one thread at a time.
@@ -51,10 +51,11 @@ class ShardedSampler {
   static absl::StatusOr<ShardedSampler> Create(const SamplerOptions& options,
                                                const SamplerState& state);
 
-  // This rank's next batch, or nothing at the end of the epoch.
+  // Returns this rank's next batch, or nothing at the end of the epoch.
   std::optional<std::vector<int64_t>> NextBatch();
 
-  // Batches until the end of the epoch; the same on all ranks.
+  // Returns the number of batches until the end of the epoch; the same on all
+  // ranks.
   int64_t batches_left() const;
 
   // Goes to the start of the next epoch.

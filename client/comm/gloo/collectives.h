@@ -49,8 +49,8 @@ uint64_t MessageSlot(uint32_t tag, uint8_t number);
 // their own, and data moves only between ranks whose headers are equal, so
 // neither can happen.
 
-// The headers of collectives: each rank sends its own to all others, so that a
-// rank that does not come is known by all.
+// Exchanges the headers of collectives: each rank sends its own to all others,
+// so that all know of a rank that does not arrive.
 //
 // Threading: Compare is called by one thread at a time.
 class GlooHeaderExchange {
@@ -58,15 +58,16 @@ class GlooHeaderExchange {
   // `where` names the communicator in errors.
   GlooHeaderExchange(GlooContext context, std::string where);
 
-  // Blocks until the headers of all ranks are here, which have all begun a
-  // collective then, and returns CompareHeaders of them. Throws what gloo
+  // Blocks until the headers of all ranks have arrived, each of which has begun
+  // a collective then, and returns CompareHeaders of them. Throws what gloo
   // throws.
   absl::Status Compare(const CollectiveHeader& own);
 
  private:
   using UnboundBuffer = ::gloo::transport::UnboundBuffer;
 
-  // Of one peer, so that the loss of another does not end the wait for it.
+  // The exchange with one peer; the loss of another does not end the wait for
+  // it.
   struct Peer {
     int rank = 0;
     CollectiveHeaderBytes arriving;
@@ -81,15 +82,17 @@ class GlooHeaderExchange {
   std::vector<std::unique_ptr<Peer>> peers_;  // made by the first collective
 };
 
-// A message: both ends announce what they send and expect.
+// Exchanges the headers of a message: both ends announce what they send and
+// expect.
 class GlooMessageHeaders {
  public:
   // Posts this end's header, and a receive for the other's. `number` counts the
-  // messages of this sender, receiver and tag; at most 256 are under way.
+  // messages of this sender, receiver and tag; at most 256 are in flight.
   GlooMessageHeaders(const GlooContext& context, bool is_sender, int peer,
                      uint32_t tag, uint8_t number, const Span& span);
 
-  // Blocks until the other end's is here. As GlooHeaderExchange::Compare.
+  // Blocks until the other end's header has arrived. As
+  // GlooHeaderExchange::Compare.
   absl::Status Compare(const std::string& where);
 
  private:

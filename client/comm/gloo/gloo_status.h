@@ -23,8 +23,9 @@ class StoreFailure : public std::runtime_error {
   absl::Status status_;
 };
 
-// The one door of gloo's errors: runs `function`, which calls gloo, and turns
-// what it throws into a status whose message begins with `where`.
+// The only place where gloo's errors are translated: runs `function`, which
+// calls gloo, and turns what it throws into a status whose message begins with
+// `where`.
 //   ABORTED            its transport was interrupted
 //   DEADLINE_EXCEEDED  a peer did not answer in time
 //   UNAVAILABLE        a connection failed or broke

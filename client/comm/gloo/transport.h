@@ -13,7 +13,8 @@ namespace coxswain {
 // that report to `control`.
 //
 // A connection that breaks ends the waits that need it, within a second. Gloo
-// alone leaves those waiting whose message it had begun to send or to receive.
+// alone does not end waits for a message that it had begun to send or to
+// receive.
 std::shared_ptr<::gloo::transport::Device> WatchDevice(
     std::shared_ptr<::gloo::transport::Device> device,
     std::shared_ptr<TransportControl> control);

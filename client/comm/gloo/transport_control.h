@@ -25,8 +25,8 @@ namespace coxswain {
 // Thrown by a wait that TransportControl interrupted.
 class WaitInterrupted : public std::exception {};
 
-// Thrown when sending to or receiving from `peer` failed; -1: it is not known
-// which one of several.
+// Thrown when sending to or receiving from `peer` failed; -1: one of several,
+// it is not known which.
 class PeerFailure : public std::runtime_error {
  public:
   PeerFailure(int peer, const std::string& what)
@@ -37,12 +37,12 @@ class PeerFailure : public std::runtime_error {
   int peer_;
 };
 
-// Returns a copy of an exception's message. A function of its own, for
-// ThreadSanitizer's list of what it cannot judge.
+// Returns a copy of an exception's message. A separate function, for the
+// suppressions of ThreadSanitizer.
 std::string MessageOf(const std::exception& error);
 
-// Returns whether gloo's message is of a wait that took too long. It throws one
-// type for that and for a broken connection.
+// Returns whether gloo's message is of a wait that took too long: gloo throws
+// one type for that and for a broken connection.
 bool IsTimeout(absl::string_view message);
 
 // What every buffer of one communicator reports to: counts what is sent, and
@@ -57,37 +57,38 @@ class TransportControl {
   // Makes every wait, present and future, throw WaitInterrupted. Does not
   // block.
   void Interrupt();
-  // Makes every one throw `failure`: one operation that failed ends those that
-  // run beside it. The first stays; an interruption goes before it.
+  // Makes every wait throw `failure`: one operation that failed ends those that
+  // run beside it. The first failure stays; an interruption has precedence.
   void Fail(const PeerFailure& failure);
   void ThrowIfEnded() const;
-  // Sleeps; true as soon as one of the above has come.
+  // Waits for `duration`; returns true as soon as Interrupt or Fail was called.
   bool AwaitEnd(absl::Duration duration);
 
-  // The connection to a peer broke, and all that it will ever have carried has
-  // arrived. Wakes every wait, to see what that means for it: a peer may well
+  // The connection to a peer broke, and everything that it carried has arrived.
+  // Wakes every wait, which checks whether it needed that peer: a peer may
   // leave when others no longer need it.
   void Lose(const PeerFailure& loss);
   std::optional<PeerFailure> LossAmong(const std::vector<int>& peers) const;
   // Calls `on_loss` for each peer that is lost, present and future, before the
-  // communicator has ended: then gloo closes the other connections itself.
-  // Called without a lock. Once.
+  // communicator has ended; at the end gloo itself closes the other
+  // connections. Called without a lock. Once.
   void WatchLosses(std::function<void(int peer)> on_loss);
-  // Held while a wait finds out whether it has failed, since gloo may let other
-  // operations fail then, which are not to be taken for the cause.
+  // Held while a wait determines whether it has failed: gloo may let other
+  // operations fail then, which must not be taken for the cause.
   Mutex* settling() ABSL_LOCK_RETURNED(settling_) { return &settling_; }
 
   void CountSent(int64_t bytes) {
     sent_bytes_.fetch_add(bytes);
     if (parent_ != nullptr) parent_->CountSent(bytes);
   }
-  // Payload given to the transport; without gloo's headers of its messages.
+  // Returns the payload given to the transport, without gloo's headers of its
+  // messages.
   int64_t sent_bytes() const { return sent_bytes_.load(); }
 
-  // What is above holds for this buffer too, also if it came before.
+  // Applies the above to this buffer too, also what was called before.
   void Register(::gloo::transport::UnboundBuffer* buffer);
   void Unregister(::gloo::transport::UnboundBuffer* buffer);
-  // Lets the next wait in each direction, or the one under way, return false.
+  // Lets the next wait in each direction, or the current one, return false.
   static void InterruptWait(::gloo::transport::UnboundBuffer* buffer);
 
  private:
@@ -95,7 +96,7 @@ class TransportControl {
 
   const std::shared_ptr<TransportControl> parent_;
   std::atomic<int64_t> sent_bytes_{0};
-  // Whether any of what is below was set, which is rarely so.
+  // Whether any of the fields below was set, which is rare.
   std::atomic<bool> disturbed_{false};
   Mutex settling_;  // before mutex_
   mutable Mutex mutex_;

@@ -18,8 +18,8 @@ struct CollectivePart {
 };
 
 // Computes the collective of these parts, one per rank, over shared memory.
-// INVALID_ARGUMENT, and no memory changed, if they do not fit together. A pure
-// function of the parts and what they point to.
+// Fails with INVALID_ARGUMENT, with no memory changed, if they do not fit
+// together. A pure function of the parts and what they point to.
 absl::Status ComputeCollective(const std::vector<const CollectivePart*>& parts);
 
 }  // namespace coxswain

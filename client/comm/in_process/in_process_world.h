@@ -25,8 +25,8 @@ namespace coxswain {
 // programs with a thread per rank. Has every ability; reduces in rank order, so
 // results do not depend on timing; nothing leaves the process.
 //
-// A rank whose communicator was aborted, failed or was destroyed is gone, like
-// a broken connection: a caller that waits for it gets UNAVAILABLE.
+// A rank whose communicator was aborted, failed or was destroyed counts as
+// gone, like a broken connection: a caller that waits for it gets UNAVAILABLE.
 //
 // Thread-safe. The communicators keep the world alive.
 class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
@@ -43,7 +43,7 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
   // Meets the other ranks in the collective of this sequence number. Blocks.
   absl::Status Meet(int rank, const CollectivePart& part);
 
-  // A message on its way: its sender's or its receiver's half.
+  // A message in flight: its sender's or its receiver's half.
   struct Message {
     Span span;
     bool is_send;
@@ -59,13 +59,12 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
                      const std::shared_ptr<Message>& message);
 
   // Meets the other ranks of `ranks` in their `count`-th split by this list,
-  // from 0, and returns the world that they make. Blocks. UNAVAILABLE and
-  // DEADLINE_EXCEEDED name who is missing.
+  // from 0, and returns the world that they make. Blocks. Fails with
+  // UNAVAILABLE and DEADLINE_EXCEEDED, naming the ranks that are missing.
   absl::StatusOr<std::shared_ptr<InProcessWorld>> MeetToSplit(
       int rank, const std::vector<int>& ranks, int64_t count);
 
-  // Notes that `rank` takes part no longer, and wakes the ranks that wait for
-  // it.
+  // Marks `rank` as gone, and wakes the ranks that wait for it.
   void Leave(int rank);
 
  private:
@@ -81,13 +80,13 @@ class InProcessWorld : public std::enable_shared_from_this<InProcessWorld> {
     std::set<int> missing;
     std::shared_ptr<InProcessWorld> world;
   };
-  // The list, and its how many-th split.
+  // The list, and the number of its split.
   using SplitKey = std::pair<std::vector<int>, int64_t>;
   // Sender, receiver, tag.
   using Channel = std::tuple<int, int, uint32_t>;
 
   InProcessWorld(int size, absl::Duration timeout);
-  // Returns the ranks that a meeting lacks, and whether one of them is gone.
+  // Return the ranks that a meeting lacks, and whether any of `ranks` is gone.
   std::vector<int> MissingLocked(const Meeting& meeting) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Ranks>

@@ -45,7 +45,7 @@ class LoopbackCommunicator : public Communicator {
   std::unique_ptr<SplitLink> link_;
 };
 
-// INVALID_ARGUMENT unless options.size is 1 and options.rank 0.
+// Fails with INVALID_ARGUMENT unless options.size is 1 and options.rank 0.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectLoopback(
     const CommunicatorOptions& options);
 

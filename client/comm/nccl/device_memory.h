@@ -14,21 +14,22 @@
 
 namespace coxswain {
 
-// Memory of the device, zeroed, that NCCL moves best: of its own making and
-// registered with the communicator where it can, plain otherwise. May outlive
-// the communicator, not the device. Waits up to 30 seconds for the zeros, and
-// up to `timeout` for NCCL to register it. RESOURCE_EXHAUSTED for more than
-// there is, and other errors of the device.
+// Returns zeroed memory of the device that NCCL moves best: allocated by NCCL
+// and registered with the communicator where it can, plain otherwise. May
+// outlive the communicator, not the device. Waits up to 30 seconds for the
+// zeros, and up to `timeout` for NCCL to register it. Fails with
+// RESOURCE_EXHAUSTED if the device has too little, and with other errors of the
+// device.
 absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateDeviceMemory(
     NcclApi* api, DeviceRuntime* runtime, std::shared_ptr<NcclLink> link,
     int64_t count, DType dtype, const NcclTimeout& timeout);
 
-// The way of CPU memory through NCCL, which moves memory of GPUs: pieces of
-// pinned memory with as much of the device's. Meant for little of it: pieces
-// are kept for reuse, as many as have been in flight at once.
+// Stages CPU memory for NCCL, which moves memory of GPUs: pieces of pinned
+// memory with as much of the device's. Meant for small amounts: pieces are kept
+// for reuse, as many as have been in flight at once.
 //
 // Life-cycle: ends when no piece is on a stream any more; pieces taken and not
-// returned go with it. Thread-safe.
+// returned are freed with it. Thread-safe.
 class Staging {
  public:
   struct Piece {
@@ -38,10 +39,10 @@ class Staging {
 
   explicit Staging(DeviceRuntime* runtime) : runtime_(runtime) {}
 
-  // One of at least `bytes`; RESOURCE_EXHAUSTED, and other errors of the
-  // runtime.
+  // Returns a piece of at least `bytes`. Fails with RESOURCE_EXHAUSTED, and
+  // with other errors of the runtime.
   absl::StatusOr<Piece*> Take(int64_t bytes);
-  // Once what was done with it has passed.
+  // Takes a piece back once the work on it has ended.
   void Return(Piece* piece);
 
  private:

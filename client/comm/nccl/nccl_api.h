@@ -36,18 +36,19 @@ enum class NcclResult {
   kInProgress = 7,
 };
 
-// What not every version from 2.18 on can do. Looked up in the library itself.
+// Features that not every version from 2.18 on has. Looked up in the library
+// itself.
 enum class NcclFeature {
   kInitRankScalable,  // 2.23: several unique ids for one communicator
   kRegister,          // 2.19: user buffers
   kMemAlloc,          // 2.19: memory that is made to be registered
 };
 
-// ncclCommShrink is not among it: a generation that lost a member is followed
+// ncclCommShrink is not among them: a generation that lost a member is followed
 // by one with new ids and new communicators, and the old ones are aborted at
-// once, by when no rank knows yet who the next members are. Nor is
-// ncclCommSplit: it wants all ranks of the parent to call it, and Split is
-// called by members only.
+// once, when no rank knows yet who the next members are. Nor is ncclCommSplit:
+// all ranks of the parent would have to call it, and Split is called by members
+// only.
 
 // A rank of a communicator to be.
 struct NcclRank {
@@ -57,9 +58,10 @@ struct NcclRank {
   std::string name;  // for NCCL's messages and its RAS
 };
 
-// All of it as NCCL documents it. Communicators are made non-blocking: where a
-// call returns kInProgress, GetAsyncError returns whether it is done, and its
-// result, and the communicator takes no other call but Abort until then.
+// All calls are as NCCL documents them. Communicators are made non-blocking:
+// where a call returns kInProgress, GetAsyncError returns whether it has ended,
+// and its result, and the communicator takes no other call but Abort until
+// then.
 //
 // Threading: different communicators from different threads; one from one at a
 // time, but for Abort. A group belongs to the thread that started it.
@@ -69,20 +71,20 @@ class NcclApi {
 
   virtual int version() const = 0;  // 22809 is 2.28.9
   virtual bool has(NcclFeature feature) const = 0;
-  // Returns what is known of the last error of this thread's; may be empty.
+  // Returns the description of the last error on this thread; may be empty.
   virtual std::string LastError(NcclComm comm) = 0;
 
   virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;
   virtual NcclResult InitRank(NcclComm* comm, const NcclRank& rank,
                               const NcclUniqueId& id) = 0;
-  // The k-th id was made by whichever rank; needs kInitRankScalable.
+  // Takes several ids, each made by any rank; needs kInitRankScalable.
   virtual NcclResult InitRankScalable(NcclComm* comm, const NcclRank& rank,
                                       const std::vector<NcclUniqueId>& ids) = 0;
-  // Lets what was started run to its end. Then Destroy frees it.
+  // Completes what was started. Then Destroy frees the communicator.
   virtual NcclResult Finalize(NcclComm comm) = 0;
   virtual NcclResult Destroy(NcclComm comm) = 0;
-  // Ends kernels that wait for peers, and frees it. May block, and does not
-  // return while a recorded graph has a collective of it.
+  // Ends kernels that wait for peers, and frees the communicator. May block,
+  // and does not return while a recorded graph has a collective of it.
   virtual NcclResult Abort(NcclComm comm) = 0;
   virtual NcclResult GetAsyncError(NcclComm comm, NcclResult* error) = 0;
 

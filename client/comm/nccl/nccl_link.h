@@ -21,19 +21,19 @@ namespace coxswain {
 struct NcclTimeout {
   absl::Time end;  // by `clock`
   Clock* clock = nullptr;
-  CancelSignal* cancel = nullptr;  // raised: gives up with its status
+  CancelSignal* cancel = nullptr;  // raised: ends with its status
 };
 
-// One ncclComm_t from its making to its end, neither of which can keep a thread
-// longer than its timeout. Each call is brought to its end, as NCCL's
-// non-blocking communicators ask for, before the next one begins.
+// One ncclComm_t from its creation to its end, neither of which blocks a thread
+// longer than its timeout. Each call is completed, as NCCL's non-blocking
+// communicators require, before the next one begins.
 //
-// Thread-safe: calls wait for each other; Abort waits a little, and then goes
-// ahead.
+// Thread-safe: calls wait for each other; Abort waits a little, and then
+// proceeds.
 class NcclLink {
  public:
-  // With one id, or with several where NCCL takes them. `where` begins the
-  // messages of errors: those of nccl_status.h, DEADLINE_EXCEEDED, and the
+  // Connects with one id, or with several where NCCL takes them. `where` begins
+  // the messages of errors: those of nccl_status.h, DEADLINE_EXCEEDED, and the
   // signal's status.
   static absl::StatusOr<std::shared_ptr<NcclLink>> Connect(
       absl::string_view where, NcclApi* api, const NcclRank& rank,
@@ -43,29 +43,29 @@ class NcclLink {
   // Aborts, if neither that nor Finish was called.
   ~NcclLink() { Abort(); }
 
-  // Runs `call` and waits until NCCL is through with it. ABORTED once Abort or
-  // Finish was called.
+  // Runs `call` and waits until NCCL has completed it. Fails with ABORTED once
+  // Abort or Finish was called.
   absl::Status Run(absl::string_view where,
                    const std::function<NcclResult(NcclComm)>& call,
                    const NcclTimeout& timeout);
-  // What NCCL has found to be wrong by itself; OK while a call is under way.
+  // Returns the error that NCCL has found by itself; OK during a call.
   absl::Status AsyncError(absl::string_view where);
 
   // Ends kernels that wait for peers, and frees the communicator. `release`
-  // lets go of recorded graphs: NCCL waits for that, and they may wait for the
-  // kernels, so it runs once the abort is under way. Takes some 6 seconds at
-  // worst, and `release`: what NCCL has not ended by then goes on by itself,
-  // which is logged once.
+  // destroys recorded graphs: NCCL waits for that, and they may wait for the
+  // kernels, so it is called once the abort has begun. Takes some 6 seconds at
+  // worst, and `release`: what NCCL has not ended by then continues in the
+  // background, which is logged once.
   void Abort(const std::function<void()>& release = nullptr);
-  // Lets what is in flight end first, for a while; then aborts. Once.
+  // Waits a while for what is in flight, then aborts. Once.
   void Finish();
 
  private:
   absl::Status Settle(absl::string_view where, NcclComm comm,
                       const NcclTimeout& timeout)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the communicator, which is this thread's alone from now on; null if
-  // it has gone already.
+  // Returns the communicator, which belongs to this thread alone from now on;
+  // null if it was taken before.
   NcclComm Take();
 
   NcclApi* const api_;

@@ -12,27 +12,27 @@
 
 namespace coxswain {
 
-// One unique id for so many ranks, where NCCL takes several.
+// The number of ranks per unique id, where NCCL takes several.
 constexpr int kNcclRanksPerRoot = 128;
 
 // What a rank brings to a meeting.
 struct NcclPresence {
   // Names the GPU among all of all hosts.
   std::string gpu;
-  // When to give up, by `clock`.
+  // The deadline, by `clock`.
   absl::Time end;
   Clock* clock = nullptr;
 };
 
 // Brings the ranks of options.id together in options.store before any of them
-// enters NCCL, which could not be left again as well as this can: rank 0 waits
-// for a message of each, checks that they fit together, and answers all; then
-// those that are to be roots make unique ids, and all get them. The keys are
-// named by options.id, which is used once, and so are the ids.
-//   DEADLINE_EXCEEDED    names a rank that did not come
+// enters NCCL, which is harder to leave again: rank 0 waits for a message of
+// each, checks that they fit together, and answers all; then the roots among
+// them make unique ids, and all get them. The keys contain options.id, which is
+// used once, and so are the ids. Fails with
+//   DEADLINE_EXCEEDED    names a rank that did not arrive
 //   FAILED_PRECONDITION  two ranks use the same GPU, or other versions of NCCL
-//   UNAVAILABLE          rank 0 gave up for another reason, which it names
-// and errors of the store, of options.cancel and of NCCL.
+//   UNAVAILABLE          rank 0 failed for another reason, which it names
+// and with errors of the store, of options.cancel and of NCCL.
 absl::StatusOr<std::vector<NcclUniqueId>> MeetForNccl(
     const CommunicatorOptions& options, const NcclPresence& self, NcclApi* api);
 

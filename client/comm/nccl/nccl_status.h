@@ -19,7 +19,7 @@ namespace coxswain {
 absl::Status NcclStatus(absl::string_view where, NcclResult result,
                         NcclApi* api, NcclComm comm);
 
-// "2.28.9".
+// Returns "2.28.9" for 22809.
 std::string NcclVersionText(int version);
 
 }  // namespace coxswain

@@ -18,24 +18,23 @@
 
 namespace coxswain {
 
-// The Works of what is on a communicator's stream. A thread asks their events
-// whether they have passed, without ever waiting for the device, and ends the
-// Works in order; it also watches for deadlines and for what the library finds
-// to be wrong. Keeps the rule that a communicator is of no further use after
-// its first failure: then everything ends, once the stream no longer touches
-// the memory of those who wait.
+// The Works of what is on a communicator's stream. A thread polls their events,
+// without ever waiting for the device, and ends the Works in order; it also
+// watches for deadlines and for errors that the library finds. Ensures that a
+// communicator cannot be used after its first failure: then everything ends,
+// once the stream no longer touches the callers' memory.
 //
 // Thread-safe. Must not be destroyed on its own thread, so not in a callback of
 // a Work.
 class StreamWorks {
  public:
   struct Links {
-    // Asked now and then; an error fails everything.
+    // Called now and then; an error fails everything.
     std::function<absl::Status()> check;
     // Makes what waits for peers leave the stream. Called once, on the thread.
     std::function<void()> sever;
-    // Called once, by the thread that ends it, without a lock: what comes from
-    // now on ends with this. Must not block.
+    // Called once, by the thread that ends everything, without a lock:
+    // operations that are started later end with `why`. Must not block.
     std::function<void(const absl::Status& why)> on_end;
   };
 
@@ -45,14 +44,16 @@ class StreamWorks {
   // Closes.
   ~StreamWorks();
 
-  // Returns the Work of all that is on the stream now. `finish` runs before it
-  // ends well, and not otherwise. After everything has ended it waits itself
-  // for what the stream still does, for up to 10 seconds.
+  // Returns the Work of all that is on the stream now. `finish` is called
+  // before the Work ends with OK, and not otherwise. After everything has
+  // ended, Add itself waits for what the stream still does, for up to 10
+  // seconds.
   WorkPtr Add(std::string what, std::function<void()> finish = nullptr);
-  // Returns the Work of what could not be started: everything ends with it.
+  // Returns the Work of an operation that could not be started: everything ends
+  // with `why`.
   WorkPtr AddFailed(const absl::Status& why);
 
-  // OK, or what operations that are started end with.
+  // Returns OK, or what operations that are started end with.
   absl::Status ended() const;
   // Ends everything with ABORTED, soon. The first reason stays.
   void Abort(absl::string_view reason);
@@ -72,21 +73,22 @@ class StreamWorks {
   // Returns whether nothing is in flight.
   bool idle() const;
   void Serve();
-  // Ends what has passed. False once there is nothing more to do.
+  // Ends the Works whose events have passed. Returns false once there is
+  // nothing left to do.
   bool Look();
   bool EndFirst();
-  // Returns how long to leave the events alone.
+  // Returns how long to wait before the events are polled again.
   absl::Duration Pause() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns an error if the first one has waited for too long.
   absl::Status CheckDeadline() const;
   absl::Status HasFirstPassed(bool* passed);
-  // The first operation, or `culprit`, ends with `cause`.
+  // Ends the first operation, or `culprit`, with `cause`.
   void Fail(const absl::Status& cause, WorkPtr culprit);
-  // Returns whether it was the first to end it.
+  // Returns whether this call was the first to end it.
   bool End(const absl::Status& ended, const absl::Status& cause,
            WorkPtr culprit);
   void EndAll();
-  // Waits, if not for too long, until the stream is through with what is on it.
+  // Waits, for a bounded time, until the stream has run what is on it.
   void Drain();
   absl::Status AwaitStream(absl::Duration timeout);
   absl::StatusOr<DeviceEvent> Mark();
@@ -124,7 +126,7 @@ class RecordedGraph {
       : runtime_(runtime), graph_(graph) {}
   ~RecordedGraph() { Destroy(); }
 
-  // ABORTED once it was destroyed, and errors of the device.
+  // Fails with ABORTED once it was destroyed, and with errors of the device.
   absl::Status Launch(DeviceStream stream);
   void Destroy();
 
@@ -134,17 +136,17 @@ class RecordedGraph {
   DeviceGraph graph_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The graphs of one communicator. NCCL does not let go of a communicator that
-// is in a graph, so graphs end with their communicator although their sequences
-// may still be held. Sequences keep this, by which the communicator knows its
-// own. Thread-safe.
+// The graphs of one communicator. NCCL cannot free a communicator that is in a
+// graph, so graphs end with their communicator although their sequences may
+// still be held. Sequences hold this object, by which the communicator
+// recognises its own. Thread-safe.
 class RecordedGraphs {
  public:
   explicit RecordedGraphs(DeviceRuntime* runtime) : runtime_(runtime) {}
 
-  // Takes it over. Destroys it at once if DestroyAll was called.
+  // Takes ownership of `graph`. Destroys it at once if DestroyAll was called.
   std::shared_ptr<RecordedGraph> Add(DeviceGraph graph);
-  // Those to come too.
+  // Destroys all graphs, also those that are added later.
   void DestroyAll();
 
  private:

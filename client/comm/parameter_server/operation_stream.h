@@ -19,8 +19,8 @@
 
 namespace coxswain {
 
-// Bytes that went to and came from the coordinator. Those of a child are its
-// parent's as well.
+// Counts the bytes that were sent to and came from the coordinator. Those of a
+// child count for its parent too.
 struct TransferBytes {
   std::atomic<int64_t> sent{0};
   std::shared_ptr<TransferBytes> parent;
@@ -32,8 +32,8 @@ struct TransferBytes {
   }
 };
 
-// What one rank gives to a tensor at the coordinator, and where it wants what
-// it is sent of it. The memory stays valid until the operation has ended.
+// This rank's part of a tensor at the coordinator, and where to store what it
+// receives of it. The memory stays valid until the operation has ended.
 struct TensorTransfer {
   v1::ExchangeOperation operation;  // but for its id
   const char* input = nullptr;      // operation.bytes of them; null: no part
@@ -48,8 +48,8 @@ struct TensorTransfer {
 };
 
 // One rank's stream to the coordinator: operations are sent in the order of
-// their beginning, chunk by chunk, and what comes goes straight to where it is
-// wanted; several may be under way. Made by the communicator. Thread-safe.
+// their beginning, chunk by chunk, and results are received directly into their
+// memory; several may be in flight. Made by the communicator. Thread-safe.
 class OperationStream {
  public:
   class Operation;
@@ -64,23 +64,24 @@ class OperationStream {
   OperationStream(const OperationStream&) = delete;
   OperationStream& operator=(const OperationStream&) = delete;
 
-  // Takes the rank's place; blocks until the coordinator has agreed. Called
-  // once, before operations begin; Close ends it.
+  // Takes the rank's place; blocks until the coordinator has accepted it.
+  // Called once, before operations begin; Close ends it.
   absl::Status Open(const v1::ExchangeOpen& open, absl::Duration timeout);
 
   // Queues the operation and returns at once.
   OperationPtr Begin(const TensorTransfer& transfer);
 
-  // How it has ended, or nullopt if it had not until then (by Clock::Real()).
+  // Returns how it has ended, or nullopt if it had not by that time (of
+  // Clock::Real()).
   std::optional<absl::Status> Wait(const OperationPtr& operation,
                                    absl::Time until);
 
-  // Ends the operation with `why` unless it has ended; its memory is left alone
-  // from now on. Returns how it has ended.
+  // Ends the operation with `why` unless it has ended; its memory is not used
+  // any more. Returns how it has ended.
   absl::Status Abandon(const OperationPtr& operation, const absl::Status& why);
 
-  // Ends the stream and all operations with `why`; their memory is left alone
-  // from now on. Does not block for long; the first reason stays.
+  // Ends the stream and all operations with `why`; their memory is not used any
+  // more. Does not block for long; the first reason stays.
   void Close(const absl::Status& why);
 
  private:

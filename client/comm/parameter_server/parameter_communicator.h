@@ -10,14 +10,14 @@ namespace coxswain {
 
 // Returns a communicator whose ranks have no connections among themselves: each
 // pushes its part to the coordinator, which forms the result in the order of
-// the ranks and sends it to those who want it. For jobs whose workers cannot
+// the ranks and sends it to those that want it. For jobs whose workers cannot
 // reach each other, and for small ones: the coordinator carries the traffic of
 // all. See docs/parameter-server.md and Communicator.
 //
-// `options.store` must stand on a session (MemberContextSource):
-// INVALID_ARGUMENT otherwise. Blocks until all ranks are there:
-// DEADLINE_EXCEEDED names who is not. A coordinator that is started again knows
-// nothing of the communicator, which then fails with UNAVAILABLE.
+// `options.store` must be of a session (MemberContextSource); otherwise fails
+// with INVALID_ARGUMENT. Blocks until all ranks have arrived; fails with
+// DEADLINE_EXCEEDED, naming those that have not. A coordinator that is
+// restarted does not know the communicator, which then fails with UNAVAILABLE.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectParameterServer(
     const CommunicatorOptions& options);
 

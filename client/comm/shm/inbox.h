@@ -17,9 +17,9 @@
 
 namespace coxswain {
 
-// What has come from the other ranks of the host: their segments, and messages
-// that wait to be received. Filled by the thread of Peers, read by those that
-// run operations. Thread-safe.
+// What has arrived from the other ranks of the host: their segments, and
+// messages that wait to be received. Filled by the thread of Peers, read by
+// those that run operations. Thread-safe.
 class Inbox {
  public:
   // A message that has been received.
@@ -31,13 +31,13 @@ class Inbox {
   static constexpr int kMaxSegments = 4096;  // of one peer
   static constexpr int kMaxMessages = 256;   // of one peer, not yet received
 
-  // Takes a frame of kind kSegment, kForget, kMessage or kTaken.
-  // RESOURCE_EXHAUSTED past the limits, INVALID_ARGUMENT for what makes no
-  // sense: the peer is broken then.
+  // Takes a frame of kind kSegment, kForget, kMessage or kTaken. Fails with
+  // RESOURCE_EXHAUSTED past the limits, and with INVALID_ARGUMENT for a frame
+  // that is not valid: the peer counts as broken then.
   absl::Status Take(int peer, const PeerFrame& frame, UniqueFd fd);
 
-  // Returns the peer's segment, once it is here; the memory stays mapped while
-  // the pointer lives.
+  // Returns the peer's segment, once it has arrived; the memory stays mapped
+  // while the pointer lives.
   absl::StatusOr<std::shared_ptr<Segment>> AwaitSegment(int peer, uint64_t id,
                                                         absl::Duration timeout);
 
@@ -46,7 +46,7 @@ class Inbox {
   absl::StatusOr<Message> AwaitMessage(int peer, uint32_t tag, uint64_t ticket,
                                        absl::Duration timeout);
 
-  // Until the peer has acknowledged the message.
+  // Waits until the peer has acknowledged the message.
   absl::Status AwaitTaken(int peer, uint64_t id, absl::Duration timeout);
 
   // Ends all waits, now and later, with ABORTED.

@@ -21,10 +21,10 @@ struct PeerFrame {
   enum class Kind : uint32_t {
     kHello,    // the first one; `id` is the sender's rank
     kSegment,  // a segment of `bytes`, known as `id` from now on
-    kForget,   // the segment `id` is gone
+    kForget,   // the segment `id` has ended
     kMessage,  // `bytes` for a receive with this `tag`; the message is `id`
     kTaken,    // the message `id` has been received
-    kAbort,    // the sender gives up; `text` has the reason
+    kAbort,    // the sender aborts; `text` has the reason
   };
   Kind kind = Kind::kHello;
   uint32_t tag = 0;
@@ -36,9 +36,9 @@ struct PeerFrame {
 
 // A connection from each rank of a host to each other one: over Unix sockets
 // without a name in any file system, and only between processes of one user,
-// which the kernel vouches for. Their names are random, but no secret: the
-// job's store has them, and the kernel lists them. Passes descriptors, and
-// reports at once that a process has ended, however it did.
+// which the kernel verifies. Their names are random, but no secret: the job's
+// store has them, and the kernel lists them. Passes descriptors, and reports at
+// once that a process has ended.
 //
 // Threading: Send is thread-safe. The handlers run on one thread of this
 // object, and must not block for long.
@@ -46,19 +46,19 @@ class Peers {
  public:
   struct Handlers {
     std::function<void(int peer, const PeerFrame& frame, UniqueFd fd)> on_frame;
-    // The peer's process ended or closed; the status has the reason. Once per
-    // peer.
+    // The peer's process has ended or closed the connection; the status has the
+    // reason. Once per peer.
     std::function<void(int peer, const absl::Status& why)> on_lost;
   };
 
   // Connects all ranks of options.id; errors as ConnectGloo's.
   static absl::StatusOr<std::unique_ptr<Peers>> Connect(
       const CommunicatorOptions& options);
-  // Closes; no handler runs any more.
+  // Closes the connections; no handler is called after it.
   ~Peers();
 
-  // Before Start: the first frame of a peer, which has a descriptor. A part of
-  // connecting, with its deadline and its options.cancel.
+  // The first frame of a peer, which has a descriptor. Received before Start,
+  // as a part of connecting: with its deadline and its options.cancel.
   struct Received {
     PeerFrame frame;
     UniqueFd fd;
@@ -66,20 +66,20 @@ class Peers {
   absl::StatusOr<Received> ReceiveFirst(const CommunicatorOptions& options,
                                         int peer);
 
-  // Begins to call the handlers. Frames that came before wait until then.
+  // Begins to call the handlers. Frames that arrived earlier wait until then.
   void Start(Handlers handlers);
 
-  // UNAVAILABLE if the peer is gone.
+  // Fails with UNAVAILABLE if the peer has ended.
   absl::Status Send(int peer, const PeerFrame& frame, int fd = -1);
-  // Notifies all peers that this rank gives up, without waiting; once is
-  // enough.
+  // Notifies all peers that this rank aborts, without waiting; calling it once
+  // is enough.
   void AnnounceEnd(absl::string_view why);
 
  private:
   explicit Peers(const CommunicatorOptions& options);
   absl::Status Meet(const CommunicatorOptions& options);
   void Watch();
-  // False once the peer is gone.
+  // Returns false once the peer has ended.
   bool Read(int peer);
 
   const int rank_;

@@ -8,17 +8,17 @@
 
 namespace coxswain {
 
-// How the ranks of one host keep step, through shared memory. A rank's work is
-// a sequence of phases; what it wrote before it arrives at the end of one, the
-// others see once they have met it there.
+// Synchronises the ranks of one host through shared memory. A rank's work is a
+// sequence of phases; what it wrote before it arrives at the end of one is
+// visible to the others once they have arrived there.
 //
 // Waiting: a short spin, for peers that are about to arrive on processors of
-// their own (none where the ranks together may run on fewer than they are),
-// then sleep on a futex. A thread that sleeps sets a flag, and one that arrives
-// rings the bells of those who do; both first write their own word and then
-// read the other's, in a total order, so that at least one of them sees the
-// other and no bell is missed. tests/simulation has the protocol as a model
-// that is checked exhaustively.
+// their own (none if the ranks together may run on fewer processors than there
+// are ranks), then sleep on a futex. A thread that sleeps sets a flag, and one
+// that arrives wakes those with a flag; both first write their own word and
+// then read the other's, in a total order, so that at least one of them sees
+// the other and no wake-up is missed. tests/simulation has the protocol as a
+// model that is checked exhaustively.
 //
 // Threading: one thread of the process arrives and waits at a time; Stop is for
 // any thread.
@@ -30,8 +30,8 @@ class Phases {
     alignas(64) std::atomic<uint32_t> arrived;  // phases ended; wraps around
     alignas(64) std::atomic<uint32_t> bell;     // the futex
     std::atomic<uint32_t> sleeping;
-    // On which processors the rank may run, a bit for each; before it arrives
-    // anywhere.
+    // The processors on which the rank may run, a bit for each; set before it
+    // arrives anywhere.
     alignas(64) std::atomic<uint64_t> processors[kProcessorWords];
   };
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
@@ -43,10 +43,11 @@ class Phases {
 
   // Ends this rank's phase.
   void Arrive();
-  // Waits until all have arrived where this rank has. kLate: not by then; the
-  // caller may go on waiting. The deadline is by Clock::Real()->Now().
+  // Waits until all have arrived where this rank has. Returns kLate at the
+  // deadline, after which the caller may wait again. The deadline is by
+  // Clock::Real()->Now().
   Outcome Await(absl::Time deadline);
-  // Returns a rank that has not arrived there yet; -1: none.
+  // Returns a rank that has not arrived there yet; -1 if there is none.
   int Missing() const;
 
   // Ends every wait of this process, now and later.

@@ -9,11 +9,11 @@
 
 namespace coxswain {
 
-// outputs[k][i] = inputs[0][i] op inputs[1][i] op ..., in this order, for all k
-// and `count` elements, so that equal inputs give equal bits on any rank. One
-// pass over the memory; an output may be one of the inputs. 16-bit floats are
-// summed up in float and rounded once, to nearest even; integers wrap; a
-// minimum or maximum with a NaN is NaN. Pure.
+// Computes outputs[k][i] = inputs[0][i] op inputs[1][i] op ..., in this order,
+// for all k and `count` elements, so that equal inputs give equal bits on any
+// rank. One pass over the memory; an output may be one of the inputs. 16-bit
+// floats are summed up in float and rounded once, to nearest even; integers
+// wrap; a minimum or maximum with a NaN is NaN. Pure.
 void ReduceMany(DType dtype, ReduceOp op,
                 const std::vector<const char*>& inputs,
                 const std::vector<char*>& outputs, int64_t count);

@@ -15,15 +15,15 @@
 
 namespace coxswain {
 
-// Memory that processes of one host share. It has no name: a process with the
-// descriptor, or has it mapped, keeps it, and it is gone with the last of them,
-// however they end. It is sealed against shrinking, so that a peer cannot make
-// an access to it fault.
+// Memory that processes of one host share. It has no name: it lives as long as
+// a process has its descriptor or has it mapped, however processes end. It is
+// sealed against shrinking, so that a peer cannot make an access to it fault.
 class Segment {
  public:
-  // RESOURCE_EXHAUSTED where the system has no memory or descriptors left.
+  // Fails with RESOURCE_EXHAUSTED if the system has no memory or descriptors
+  // left.
   static absl::StatusOr<Segment> Create(int64_t bytes);
-  // Maps what a peer has created. INVALID_ARGUMENT if it is smaller than
+  // Maps a peer's segment. Fails with INVALID_ARGUMENT if it is smaller than
   // `bytes`, or not sealed.
   static absl::StatusOr<Segment> Map(UniqueFd fd, int64_t bytes);
 
@@ -34,7 +34,7 @@ class Segment {
 
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  // -1 after CloseFd, which the mapping survives.
+  // Returns -1 after CloseFd; the memory stays mapped.
   int fd() const { return fd_.get(); }
   void CloseFd() { fd_.Close(); }
 
@@ -50,11 +50,11 @@ class Segment {
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
   struct Links {
-    // Announce a new segment to the peers, and that one has gone.
+    // Announce to the peers a new segment, and the end of one.
     std::function<absl::Status(uint64_t id, const Segment& segment)> announce;
     std::function<void(uint64_t id)> forget;
   };
-  // Where memory lies; segment 0: in none.
+  // Where memory lies; segment 0: not in shared memory.
   struct Location {
     uint64_t segment = 0;
     int64_t offset = 0;
@@ -62,11 +62,11 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   explicit Arena(Links links) : links_(std::move(links)) {}
 
-  // A zeroed buffer.
+  // Returns a zeroed buffer.
   absl::StatusOr<std::unique_ptr<BufferOwner>> Allocate(int64_t count,
                                                         DType dtype);
   Location Find(const Span& span) const;
-  // The links are not used any more.
+  // Stops the use of the links.
   void Close();
 
  private:

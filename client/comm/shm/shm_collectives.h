@@ -19,18 +19,18 @@
 
 namespace coxswain {
 
-// What a rank announces of the collective that it begins: the header, which the
-// ranks compare, and where the input is.
+// What a rank announces of its collective: the header, which the ranks compare,
+// and where the input is.
 struct Post {
   CollectiveHeaderBytes header = {};
   uint64_t segment = 0;  // that the input lies in; 0: in none that is shared
   int64_t offset = 0;    // bytes, in that segment
 };
 
-// How a communicator's segment is divided: for each rank its line of phases,
-// two posts and two slots, used in turns by successive collectives, and two
-// areas through which large data in private memory passes in pieces. A rank
-// writes its own part only.
+// The layout of a communicator's segment: for each rank its line of phases, two
+// posts and two slots, used in turns by successive collectives, and two areas
+// through which large data in private memory passes in pieces. A rank writes
+// its own part only.
 //
 // Successive collectives alternate, because a rank may begin one while others
 // still read what it posted for the one before; no rank begins the next but one
@@ -83,15 +83,15 @@ class SharedArea {
 //
 // Sums are formed in the order of ranks wherever they are computed, so all
 // ranks get the same bits. The headers of the ranks lie in the shared area
-// before the first meeting, which every collective has anyway, so comparing
-// them costs no message: those that differ are INVALID_ARGUMENT on all ranks,
-// and no harm to later collectives.
+// before the first meeting, which every collective needs anyway, so comparing
+// them costs no message. Headers that differ are INVALID_ARGUMENT on all ranks,
+// and do not affect later collectives.
 //
 // Threading: one thread at a time; Stop of the phases is for any thread.
 class ShmCollectives {
  public:
-  // Memory of a peer, which stays mapped as long as the pointer lives; waits
-  // until the peer's announcement of the segment is here.
+  // Returns memory of a peer, which stays mapped as long as the pointer lives;
+  // waits until the peer's announcement of the segment has arrived.
   using Resolver = std::function<absl::StatusOr<std::shared_ptr<char>>(
       int peer, uint64_t segment, int64_t offset, int64_t bytes)>;
 
@@ -111,15 +111,16 @@ class ShmCollectives {
   // Returns whether an operation takes the small path.
   bool IsSmall(const Operation& operation) const;
 
-  // For small operations: shows the input to the peers, without waiting ...
+  // Begins a small operation: shows the input to the peers, without waiting ...
   void Begin(const Operation& operation);
-  // ... and gets the result: nullopt if not all peers have come until then.
+  // ... and returns the result, or nullopt if not all peers have arrived by
+  // then.
   std::optional<absl::Status> TryFinish(const Operation& operation,
                                         absl::Time until);
-  // Any operation, from beginning to end.
+  // Runs any operation from beginning to end.
   absl::Status Run(const Operation& operation);
 
-  // When the operation that was begun gives up.
+  // Returns the deadline of the operation that was begun.
   absl::Time deadline() const { return deadline_; }
 
  private:
@@ -131,7 +132,7 @@ class ShmCollectives {
   absl::Status RunDirect(const Operation& operation,
                          const std::vector<char*>& inputs);
   absl::Status RunInPieces(const Operation& operation);
-  // Returns the ranks' inputs where they lie, by rank; empty: pieces are
+  // Returns the ranks' inputs where they lie, by rank; empty if pieces are
   // needed.
   absl::StatusOr<std::vector<std::shared_ptr<char>>> DirectInputs(
       const Operation& operation);

@@ -13,23 +13,24 @@ namespace coxswain {
 // Connects all ranks of options.id, which must be processes of one user in one
 // network namespace, through options.store, and blocks until they have met. All
 // ranks must call it with the same id, size and timeout; an id is used once.
-//   INVALID_ARGUMENT   options that make no sense
-//   DEADLINE_EXCEEDED  not all came in time; the message names who did not
-//   UNAVAILABLE        a rank is not on this host, or went away
+// Fails with
+//   INVALID_ARGUMENT   options that are not valid
+//   DEADLINE_EXCEEDED  ranks did not arrive in time; the message names them
+//   UNAVAILABLE        a rank is not on this host, or has ended
 //   RESOURCE_EXHAUSTED no memory or descriptors are left
-// and whatever the store returns, or options.cancel was raised with.
+// and with what the store returns, or options.cancel was raised with.
 //
 // Buffers of AllocateBuffer are mapped by all ranks, and large collectives on
-// them move no data but to its place; other memory is copied through an area of
-// a few megabytes a rank. After an error or an abort peers may still write to
-// the buffers: their contents are undefined, and the next generation has new
-// ones. Shared memory has no name and is gone with the last process that has
-// it, however that ends.
+// them use them in place; other memory is copied through an area of a few
+// megabytes a rank. After an error or an abort peers may still write to the
+// buffers: their contents are undefined, and the next generation has new ones.
+// Shared memory has no name and lives as long as a process has it mapped,
+// however processes end.
 //
-// A small collective that finds nothing before it is begun by the thread that
-// starts it and ended by the thread that waits for it; all others run on a
-// thread of the communicator's own, messages on further ones. One thread
-// receives peers' messages, and notices at once when one has ended.
+// A small collective with no other before it is begun by the thread that starts
+// it and ended by the thread that waits for it; all others run on a thread of
+// the communicator's own, messages on further ones. One thread receives peers'
+// messages, and notices at once when one has ended.
 //
 // Headers of collectives are compared in shared memory, without a message.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectShm(

@@ -11,33 +11,34 @@
 
 namespace coxswain {
 
-// Unix sockets that keep the bounds of messages (SOCK_SEQPACKET), in the
+// Unix sockets that preserve the bounds of messages (SOCK_SEQPACKET), in the
 // abstract namespace: names without a file, which live in the network namespace
-// and go with the socket. Every failure of the system is translated here.
+// and end with the socket. Every error of the system is translated here.
 
 // Listens at a name.
 absl::StatusOr<UniqueFd> ListenLocally(absl::string_view name);
 
-// UNAVAILABLE: no process listens there.
+// Fails with UNAVAILABLE if no process listens there.
 absl::StatusOr<UniqueFd> ConnectLocally(absl::string_view name);
 
-// Waits for a connection; DEADLINE_EXCEEDED.
+// Waits for a connection; fails with DEADLINE_EXCEEDED.
 absl::StatusOr<UniqueFd> AcceptLocally(const UniqueFd& listener,
                                        absl::Duration timeout);
 
-// PERMISSION_DENIED unless the other end is a process of this one's user.
+// Fails with PERMISSION_DENIED unless the peer is a process of the same user.
 absl::Status CheckSameUser(const UniqueFd& socket);
 
-// Sends one message, with a descriptor unless `fd` is -1. UNAVAILABLE if the
-// other end is gone, DEADLINE_EXCEEDED if it does not read for 10 seconds.
+// Sends one message, with a descriptor unless `fd` is -1. Fails with
+// UNAVAILABLE if the peer has ended, and with DEADLINE_EXCEEDED if it does not
+// read for 10 seconds.
 absl::Status SendMessage(const UniqueFd& socket, absl::string_view message,
                          int fd);
 
-// The same without a descriptor and without waiting: RESOURCE_EXHAUSTED or
-// DEADLINE_EXCEEDED where there is no room.
+// Sends without a descriptor and without waiting. Fails with RESOURCE_EXHAUSTED
+// or DEADLINE_EXCEEDED if the socket's buffer is full.
 absl::Status SendMessageNow(const UniqueFd& socket, absl::string_view message);
 
-// Notifies the other end that nothing more will come.
+// Notifies the peer that nothing more will be sent.
 void EndSending(const UniqueFd& socket);
 
 struct LocalMessage {
@@ -45,8 +46,8 @@ struct LocalMessage {
   UniqueFd fd;  // if one came with it
 };
 // Returns the next message, of at most `limit` bytes; waits for it up to
-// `timeout`. UNAVAILABLE if the other end is gone, INVALID_ARGUMENT if it is
-// longer.
+// `timeout`. Fails with UNAVAILABLE if the peer has ended, and with
+// INVALID_ARGUMENT if the message is longer.
 absl::StatusOr<LocalMessage> ReceiveMessage(const UniqueFd& socket,
                                             size_t limit,
                                             absl::Duration timeout);
