@@ -17,9 +17,9 @@ namespace coxswain {
 // aligned as its elements are, and in use until the stream has run what was
 // enqueued. Thread-safe for different targets.
 
-// out = in * factor, computed in double for float64 and in float otherwise,
-// rounded to nearest even. `out` is `in` or does not overlap. One launch.
-// Bytes moved: one read and one write of each element.
+// Computes out = in * factor, in double for float64 and in float otherwise,
+// rounded to nearest even. `out` is `in` or does not overlap. One launch. Bytes
+// moved: one read and one write of each element.
 void ScaleOnDevice(LaunchTarget* target, ElementType type, const void* in,
                    void* out, int64_t count, double factor);
 
@@ -28,10 +28,10 @@ void ScaleOnDevice(LaunchTarget* target, ElementType type, const void* in,
 // in the sum too. Which NaN a sum is differs between machines.
 using DeviceStatistics = arithmetic::Statistics;
 
-// results[r] is that of the elements [begin[r], begin[r + 1]) of `values`, for
-// r from 0 to runs - 1. `begin` is the host's, ascends and is read at once.
-// `scratch` has room for ScratchForMeasure elements; calls on one stream may
-// share it. Two launches for every 96 runs; one read of each element.
+// Computes results[r] of the elements [begin[r], begin[r + 1]) of `values`, for
+// r from 0 to runs - 1. `begin` is in the host's memory, ascends and is read at
+// once. `scratch` has ScratchForMeasure elements; calls on one stream may share
+// it. Two launches for every 96 runs; one read of each element.
 void MeasureOnDevice(LaunchTarget* target, ElementType type, const void* values,
                      const int64_t* begin, int runs, DeviceStatistics* scratch,
                      DeviceStatistics* results);

@@ -57,7 +57,7 @@ struct Runs {
   int64_t first_chunk[kMost + 1] = {};
 
   COXSWAIN_HOST_DEVICE int64_t chunks() const { return first_chunk[count]; }
-  // The run that has this chunk, which exists.
+  // Returns the run that has this chunk, which exists.
   COXSWAIN_HOST_DEVICE int RunOf(int64_t chunk) const {
     int low = 0;
     int high = count;  // the answer is in [low, high)

@@ -11,20 +11,20 @@
 
 namespace coxswain {
 
-// Memory that a runtime gave, owned: a GPU's (DeviceBuffer), or the host's that
-// its copies use (PinnedBuffer). For hooks and the reducer.
+// Memory of a runtime, owned: a GPU's (DeviceBuffer), or the host's for copies
+// (PinnedBuffer). For hooks and the reducer.
 //
-// A stream may still be working on it when its owner is through with it, and
+// A stream may still be working on it when its owner no longer needs it, and
 // the runtime does not wait: destroy, assign to and Resize it only once an
-// event has shown that the last such work has passed.
-// Life-cycle: the runtime outlives it. Empty (null, 0 bytes) when default
-// constructed and when moved from.
-// Threading: one thread at a time. Errors: those of the runtime's Allocate.
+// event has shown that the last such work has passed. Life-cycle: the runtime
+// outlives it. Empty (null, 0 bytes) when default constructed and when moved
+// from. Threading: one thread at a time. Errors: those of the runtime's
+// Allocate.
 template <absl::StatusOr<void*> (DeviceRuntime::*allocate)(int64_t),
           void (DeviceRuntime::*free)(void*)>
 class RuntimeBuffer {
  public:
-  // `bytes` of undefined contents, aligned to 256; null if 0.
+  // Returns `bytes` of undefined contents, aligned to 256; null if 0.
   static absl::StatusOr<RuntimeBuffer> Make(DeviceRuntime* runtime,
                                             int64_t bytes) {
     RuntimeBuffer buffer;
@@ -51,9 +51,9 @@ class RuntimeBuffer {
     return static_cast<Element*>(data_);
   }
 
-  // Makes it `bytes` large. It stays where it is, contents and all, if its
-  // memory was ever that large; otherwise the contents are undefined. On error
-  // it is what it was. Not for a default-constructed one, which has no runtime.
+  // Makes it `bytes` large. If its memory was ever that large it stays where it
+  // is, with its contents; otherwise the contents are undefined. An error
+  // changes nothing. Not for a default-constructed one, which has no runtime.
   absl::Status Resize(int64_t bytes) {
     if (bytes <= capacity_ && bytes >= 0) {
       bytes_ = bytes;

@@ -8,13 +8,13 @@
 #include "base/float16.h"
 #include "base/host_device.h"
 
-// What the programs (client/device/launch.h) of all kernels know of elements:
-// how a type is held and computed on, and how neighbours are moved at once.
+// What the programs (client/device/launch.h) of all kernels need of elements:
+// how a type is stored and computed with, and how neighbours are moved at once.
 // Free of Abseil and gRPC, as are the .cu files.
 
 namespace coxswain {
 
-// A type of elements, which memory has as `Stored` and arithmetic as `Value`.
+// A type of elements: memory holds `Stored`, arithmetic uses `Value`.
 template <typename T>
 struct OwnElement {
   using Stored = T;
@@ -53,7 +53,8 @@ struct BFloat16Element {
   }
 };
 
-// Calls act(Element()) with the one of this type; false if there is none.
+// Calls act(Element()) with the Element of this type; returns false if there is
+// none.
 template <class Act>
 COXSWAIN_HOST_DEVICE bool WithElement(ElementType type, const Act& act) {
   switch (type) {
@@ -74,7 +75,7 @@ COXSWAIN_HOST_DEVICE bool WithElement(ElementType type, const Act& act) {
   }
 }
 
-// The same, of the elements whose Value is T.
+// Calls `act` with the Element whose Value is T.
 template <typename T, class Act>
 bool WithElementOf(ElementType type, const Act& act) {
   bool found = false;
@@ -87,8 +88,8 @@ bool WithElementOf(ElementType type, const Act& act) {
   return found;
 }
 
-// A float between `value` and zero whose last bit is set if it is not exact:
-// rounding it on to fewer bits gives what rounding `value` at once would.
+// Returns a float between `value` and zero whose last bit is set if it is not
+// exact: rounding it to fewer bits gives the same as rounding `value` at once.
 COXSWAIN_HOST_DEVICE inline float ToFloatForRounding(double value) {
   const float nearest = static_cast<float>(value);
   const double back = static_cast<double>(nearest);
@@ -106,8 +107,8 @@ constexpr int kMovedBytes = 16;
 template <typename T>
 constexpr int kVector = kMovedBytes / static_cast<int>(sizeof(T));
 
-// Neighbours that are moved with as few instructions as that takes, where they
-// lie at a multiple of its alignment.
+// Neighbours that are moved with as few instructions as possible, at a multiple
+// of its alignment.
 template <typename T, int kCount>
 struct alignas(kCount < kVector<T> ? kCount * sizeof(T) : kMovedBytes) Pack {
   T at[kCount];

@@ -34,8 +34,8 @@ int LaunchOnDevice(const Program& program, int64_t blocks,
                    DeviceStream stream) {
   constexpr int64_t kMostBlocks = 0x7fffffff;
   if (blocks > kMostBlocks) return cudaErrorInvalidConfiguration;
-  // What other libraries left on this thread, such as a look at an event that
-  // had not passed, is not of this launch.
+  // An error that other libraries left on this thread, such as a query of an
+  // event that had not passed, is not of this launch.
   (void)cudaGetLastError();
   RunProgram<Program><<<static_cast<unsigned>(blocks), Program::kThreads, 0,
                         reinterpret_cast<cudaStream_t>(stream)>>>(program);

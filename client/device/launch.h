@@ -56,7 +56,7 @@ class HostStream {
 // cudaErrorInvalidValue: what no kernel takes.
 constexpr int kInvalidValue = 1;
 
-// Where kernels go, and what came of it. One thread at a time.
+// Where kernels are enqueued, and their first error. One thread at a time.
 struct LaunchTarget {
   DeviceStream stream = nullptr;
   HostStream* host = nullptr;  // set: the CPU runs them
@@ -64,7 +64,7 @@ struct LaunchTarget {
   int64_t launches = 0;
 };
 
-// Runs all blocks here and now. `order` permutes blocks and threads.
+// Runs all blocks on this thread. `order` permutes blocks and threads.
 template <class Program>
 void RunOnHost(const Program& program, int64_t blocks, uint64_t order = 0) {
   std::vector<typename Program::Thread> threads;
@@ -85,12 +85,12 @@ void RunOnHost(const Program& program, int64_t blocks, uint64_t order = 0) {
   }
 }
 
-// Runs on the GPU that is current. Returns a cudaError_t. Defined in
+// Runs the program on the current GPU. Returns a cudaError_t. Defined in
 // client/device/launch.cuh, for the files that instantiate it.
 template <class Program>
 int LaunchOnDevice(const Program& program, int64_t blocks, DeviceStream stream);
 
-// Enqueues a program; none if `blocks` is 0. Errors stay in the target.
+// Enqueues a program; nothing if `blocks` is 0. Errors stay in the target.
 template <class Program>
 void Launch(LaunchTarget* target, int64_t blocks, const Program& program) {
   static_assert(sizeof(Program) <= 4000);

@@ -32,19 +32,19 @@ struct DeviceProperties {
 // One GPU, as this library uses it: memory, streams, events, graphs.
 // Implemented over CUDA (client/device/cuda) and on the CPU
 // (client/device/emulated), where each stream is a thread and memory is the
-// host's, so that what is missing in the order of streams shows. Both pass
+// host's, so that missing waits between streams are found. Both pass
 // tests/conformance/device_conformance.h.
 //
-// There is no call here that waits for the GPU: callers that wait poll an
-// event. Copies and launches return before they have run.
+// No call here waits for the GPU: callers that wait poll an event. Copies and
+// launches return before they have run.
 //
 // Life-cycle: one per device and process (client/device/cuda/devices.h), lives
 // to the process's end. Everything made here is destroyed here, after its use:
 // memory when no stream works on it any more. Null as a stream is CUDA's
-// default stream, for tests.
-// Threading: all methods from any thread; a capture belongs to one thread.
-// Errors: RESOURCE_EXHAUSTED when memory is out (with the bytes), UNAVAILABLE
-// when the device has failed, which it stays; INVALID_ARGUMENT.
+// default stream, for tests. Threading: all methods from any thread; a capture
+// belongs to one thread. Errors: RESOURCE_EXHAUSTED when memory is exhausted
+// (with the bytes), UNAVAILABLE when the device has failed, which is permanent;
+// INVALID_ARGUMENT.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
@@ -52,58 +52,58 @@ class DeviceRuntime {
   virtual Device device() const = 0;  // of kind kCuda
   virtual const DeviceProperties& properties() const = 0;
 
-  // Aligned to 256 bytes, contents undefined. 0 bytes: null.
+  // Returns memory aligned to 256 bytes, contents undefined. 0 bytes: null.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
   virtual void Free(void* memory) = 0;
-  // Memory of the host that copies move fastest and in the background.
+  // Returns memory of the host that copies move fastest and in the background.
   virtual absl::StatusOr<void*> AllocateHost(int64_t bytes) = 0;
   virtual void FreeHost(void* memory) = 0;
 
   // Returns a stream that waits for no other one, of the highest priority.
   virtual absl::StatusOr<DeviceStream> CreateStream() = 0;
-  // Returns at once; what is on it still runs.
+  // Returns at once; work on the stream still runs.
   virtual void DestroyStream(DeviceStream stream) = 0;
   virtual absl::StatusOr<DeviceEvent> CreateEvent() = 0;
   virtual void DestroyEvent(DeviceEvent event) = 0;
-  // The event stands for all that is on the stream now.
+  // Makes the event stand for all work on the stream now.
   virtual absl::Status Record(DeviceEvent event, DeviceStream stream) = 0;
-  // What comes on the stream waits for what the event stands for now; for
+  // Makes later work on the stream wait for what the event stands for now; for
   // nothing if it has never been recorded.
   virtual absl::Status StreamWait(DeviceStream stream, DeviceEvent event) = 0;
-  // Returns whether what the event stands for has run; true if it has never
-  // been recorded. Errors of the device too.
+  // Returns whether the work that the event stands for has run; true if it has
+  // never been recorded. Fails with errors of the device too.
   virtual absl::StatusOr<bool> HasPassed(DeviceEvent event) = 0;
 
-  // Between memory of this device and the host, in any direction. Memory of the
-  // host that is not of AllocateHost may make the caller wait.
+  // Copies between memory of this device and the host, in any direction. Memory
+  // of the host that is not of AllocateHost may make the caller wait.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes,
                             DeviceStream stream) = 0;
   virtual absl::Status Fill(void* to, uint8_t value, int64_t bytes,
                             DeviceStream stream) = 0;
 
-  // For kernels; look at its error with StatusOf.
+  // Returns the target of kernels on the stream; StatusOf has its error.
   virtual LaunchTarget Target(DeviceStream stream) = 0;
-  // OK, or what the first error of these launches was.
+  // Returns the first error of these launches, or OK.
   virtual absl::Status StatusOf(const LaunchTarget& target) = 0;
 
-  // What this thread enqueues on the stream up to EndCapture is not run but
-  // noted, events excepted: Record and StreamWait are FAILED_PRECONDITION on
-  // it. Null, the default stream, cannot be captured.
+  // Begins to record what this thread enqueues on the stream, up to EndCapture,
+  // instead of running it. Record and StreamWait fail with FAILED_PRECONDITION
+  // on it meanwhile. Null, the default stream, cannot be captured.
   virtual absl::Status BeginCapture(DeviceStream stream) = 0;
   virtual absl::StatusOr<DeviceGraph> EndCapture(DeviceStream stream) = 0;
   virtual absl::Status LaunchGraph(DeviceGraph graph, DeviceStream stream) = 0;
   virtual void DestroyGraph(DeviceGraph graph) = 0;
 };
 
-// Waits until an event has passed, looking again and again, as there is no
-// other way. For what is rare: between steps, at the end of things, and in
-// steps that went wrong; the Works of a communicator need none of it. By the
-// real clock. DEADLINE_EXCEEDED after `timeout`; errors of the device at once.
+// Waits until an event has passed, by polling. For rare cases: between steps,
+// at the end, and in steps that failed; the Works of a communicator do not need
+// it. By the real clock. Fails with DEADLINE_EXCEEDED after `timeout`, and with
+// errors of the device at once.
 absl::Status AwaitEvent(DeviceRuntime* runtime, DeviceEvent event,
                         absl::Duration timeout = absl::Minutes(1));
 
-// INVALID_ARGUMENT for a copy that no runtime takes. For implementations of
-// DeviceRuntime.
+// Fails with INVALID_ARGUMENT for a copy that no runtime takes. For
+// implementations of DeviceRuntime.
 absl::Status CheckCopy(const void* to, const void* from, int64_t bytes);
 
 }  // namespace coxswain

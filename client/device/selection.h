@@ -10,9 +10,9 @@
 
 namespace coxswain {
 
-// Which GPUs the workers of one launcher use. Nothing here links or asks CUDA:
-// a launcher that did would hold a driver context's memory and threads, of no
-// use to it, for as long as the job runs. Pure but for CountHostGpus;
+// Which GPUs the workers of one launcher use. Nothing here links or calls CUDA:
+// the launcher would otherwise hold a driver context's memory and threads,
+// without any use, for as long as the job runs. Pure but for CountHostGpus;
 // thread-safe.
 
 // What `coxswain run --gpus` asks for.
@@ -24,8 +24,8 @@ struct GpuRequest {
   std::vector<std::string> listed;
 };
 
-// "4" is as many, "2,0" and "2," are these, "none" is the CPU.
-// INVALID_ARGUMENT names the text, or the GPU that two ranks would share.
+// Parses "4" (so many), "2,0" and "2," (these), or "none" (the CPU). Fails with
+// INVALID_ARGUMENT, naming the text, or the GPU that two ranks would share.
 absl::StatusOr<GpuRequest> ParseGpuRequest(absl::string_view text);
 
 // The GPUs that this host's driver lets a process open.
@@ -34,21 +34,23 @@ struct HostGpus {
   std::string why_none;      // of 0
 };
 
-// By the driver's files below `root`; under WSL there are none to count.
+// Counts them by the driver's files below `root`; under WSL there are none to
+// count.
 HostGpus CountHostGpus(const std::string& root = "/");
 
-// Who uses what. All workers of a launcher see the same GPUs, in the order of
-// local ranks, and each is given its own: NCCL asks CUDA whether two GPUs reach
-// each other's memory only if its process sees both, and guesses otherwise.
+// The GPU of each worker. All workers of a launcher see the same GPUs, in the
+// order of local ranks, and each is given its own: NCCL asks CUDA whether two
+// GPUs reach each other's memory only if its process sees both, and guesses
+// otherwise.
 struct GpuAssignment {
   std::vector<std::string> visible;  // for CUDA_VISIBLE_DEVICES
   // By local rank: its place in `visible`; empty: the CPU.
   std::vector<int> devices;
 };
 
-// `visible` is CUDA_VISIBLE_DEVICES as the launcher has it, if it has.
-// INVALID_ARGUMENT if there are not as many GPUs as local ranks, on the host or
-// in the request, or it names one that is not there.
+// Returns the assignment. `visible` is the launcher's CUDA_VISIBLE_DEVICES, if
+// set. Fails with INVALID_ARGUMENT if there are not as many GPUs as local
+// ranks, on the host or in the request, or it names one that does not exist.
 absl::StatusOr<GpuAssignment> AssignGpus(
     const GpuRequest& request, const HostGpus& host,
     const std::optional<std::string>& visible, int local_ranks);

@@ -13,12 +13,12 @@ namespace coxswain {
 //   COXSWAIN_RETURN_IF_ERROR(DrainOnSignal());
 //   options.drain_requested = DrainSignalled;
 //
-// The first signal only sets a flag; a second one does what it does without
-// this, so that a worker that hangs, or waits for others to join, can be ended.
-// Once in a process; INVALID_ARGUMENT for a signal that cannot be caught.
+// The first signal only sets a flag; a second one has its usual effect, so that
+// a worker that hangs, or waits for others to join, can be ended. Called once
+// in a process; fails with INVALID_ARGUMENT for a signal that cannot be caught.
 absl::Status DrainOnSignal(int signal_number = SIGTERM);
 
-// Returns whether it has come. Any thread.
+// Returns whether the signal has been received. Any thread.
 bool DrainSignalled();
 
 }  // namespace coxswain

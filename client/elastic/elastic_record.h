@@ -10,7 +10,7 @@
 
 namespace coxswain {
 
-// What all ranks have alike besides tensors and the optimizer.
+// What all ranks have in common besides tensors and the optimizer.
 struct ElasticRecord {
   // The name of the blob that a checkpoint holds it in.
   static constexpr char kBlob[] = "elastic";
@@ -20,12 +20,12 @@ struct ElasticRecord {
   std::map<std::string, int64_t> counters;  // the program's
   std::map<std::string, std::string> blobs;
 
-  // Without zeros and empty blobs, which are as if they were not there.
+  // Returns the record without zeros and empty blobs, which equal missing ones.
   std::string Serialize() const;
-  // DATA_LOSS: these bytes are not one.
+  // Fails with DATA_LOSS if these bytes are not a record.
   static absl::StatusOr<ElasticRecord> Parse(absl::string_view bytes);
 
-  // As ElasticState::Save and Load have it: this record, and `rest` after it.
+  // Returns the bytes of ElasticState::Save: this record, and `rest` after it.
   std::string SerializeBefore(absl::string_view rest) const;
   // Returns the record that such bytes begin with; leaves the rest. Fails with
   // DATA_LOSS if they do not.

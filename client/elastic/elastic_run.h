@@ -28,11 +28,11 @@ struct RecoveryReport {
   int source = -1;         // whose state was copied; -1: all had the same
   bool copied = false;     // to this rank
   double error_scale = 1;  // of this rank's errors
-  // Members that are gone, each in a sentence with the norm of the error that
-  // went with it, where that is known.
+  // Members that are lost or have left, each in a sentence with the norm of the
+  // error that was lost with it, where that is known.
   std::vector<std::string> lost;
-  // What may be missed: a state that was dropped for another one, or a training
-  // that begins although its workers may still have a state. Each in a
+  // Training that may be lost: a state that was dropped for another one, or a
+  // job that begins although its workers may still have a state. Each in a
   // sentence; they are logged, too.
   std::vector<std::string> warnings;
   absl::Duration took;  // from the end of the last generation on
@@ -70,58 +70,60 @@ class ElasticRun {
     SessionOptions session;
     JobManifest manifest;
     RecoveryOptions recovery;
-    // Generations without a single committed step between them, after which
-    // the last error is final: something kills every one of them.
+    // After so many generations in a row without a committed step the last
+    // error is final: something ends every one of them.
     int max_fruitless = 16;
     // How long to wait, after an error that a peer's end may have caused, for
-    // the coordinator's reason: longer than its lease.
+    // the coordinator's reason: longer than the coordinator's lease.
     absl::Duration reason_timeout = absl::Seconds(30);
-    // How long a worker that is done waits for the others before it leaves, so
-    // that each of them still finds the last step if it must recover.
+    // How long a worker that has finished waits for the others before it
+    // leaves, so that each of them still finds the last step if it must
+    // recover.
     absl::Duration finish_timeout = absl::Minutes(5);
     // Called for each generation, before it trains.
     std::function<void(const RecoveryReport&)> on_recovery;
-    // Ends this worker's training after a step, once it is true: DrainSignalled
-    // of drain_signal.h, for example. May be null.
+    // Ends this worker's training after a step, once it returns true:
+    // DrainSignalled of drain_signal.h, for example. May be null.
     std::function<bool()> drain_requested;
     std::string drain_reason = "it was asked to drain";
-    // Called together with asking for that, in the thread that trains. May be
-    // null.
+    // Called when this worker asks to be drained, in the thread that trains.
+    // May be null.
     std::function<void(Session&)> on_drain;
   };
 
-  // What one generation's training came to. The function returns OK when
-  // training is finished, kRegroup after a step whose decision is to regroup,
-  // and an error otherwise. An error counts as the generation's end if that has
-  // ended (session->status() is not OK, if need be a moment later: see
+  // The outcome of one generation's training. The function returns kFinished
+  // when training is finished, kRegroup after a step whose decision is to
+  // regroup, and an error otherwise. An error counts as the generation's end if
+  // that has ended (session->status() is not OK, possibly a moment later: see
   // Explain), or if it may be one of a connection between workers that both
-  // live: they all connect anew in the next one. Other errors are final, and
-  // the peers go on without this rank; so is the same one again without
-  // a step between, and at any time INVALID_ARGUMENT, UNIMPLEMENTED,
-  // OUT_OF_RANGE, DATA_LOSS.
+  // live: they all connect again in the next one. Other errors are final, and
+  // the peers continue without this rank; so is the same error again without a
+  // step between, and always INVALID_ARGUMENT, UNIMPLEMENTED, OUT_OF_RANGE,
+  // DATA_LOSS.
   enum class Outcome { kFinished, kRegroup };
   struct Trained {
     Outcome outcome = Outcome::kFinished;
     // This rank's own hook state, as of state->step(), its errors scaled for
     // this generation: Hook::SaveOwn, once the step in flight was rolled back.
-    // Unset: it is what ElasticGeneration::hook_state was.
+    // Unset: it is ElasticGeneration::hook_state, unchanged.
     std::optional<HookState> hook_state;
   };
-  // Fills in `trained` also when it returns an error. What it made of the
-  // generation's communicator and session is gone when it returns.
+  // Fills in `trained` also when it returns an error. Destroys what it made
+  // with the generation's communicator and session before it returns.
   using Train =
       std::function<absl::Status(ElasticGeneration&, Trained* trained)>;
 
-  // How Run came to return OK.
+  // Why Run returned OK.
   enum class Ending {
     kFinished,   // `train` returned it
     kDrained,    // this worker was asked to
     kNotNeeded,  // the job has ended while this worker waited
   };
 
-  // OK: see Ending, which is set if `ending` is not null. Also for a worker
-  // that was finished when others were lost, and waited for them in vain.
-  // Errors: those of Session::Join, of `train`, and of the state.
+  // Returns OK with the reason in `ending`, if that is not null; also for a
+  // worker that had finished when others were lost, and that waited for them
+  // without success. Errors: those of Session::Join, of `train`, and of the
+  // state.
   static absl::Status Run(const Options& options, ElasticState* state,
                           const Train& train, Ending* ending = nullptr);
 };

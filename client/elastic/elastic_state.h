@@ -14,55 +14,55 @@
 
 namespace coxswain {
 
-// What a worker needs to go on training where its peers are. Implemented for
-// libtorch by client/torch/elastic_training, and by programs without it.
+// What a worker needs to continue training from its peers' step. Implemented
+// for libtorch by client/torch/elastic_training, and by programs without it.
 //
-// Called on the thread that trains, between generations; never while a step is
-// under way. All ranks hold the same bits of it after the same step, but for
-// LooseTensors and what a hook keeps of its own (HookState: see elastic_run.h).
+// Called on the thread that trains, between generations; never during a step.
+// All ranks hold the same bits of it after the same step, except for
+// LooseTensors and a hook's own state (HookState: see elastic_run.h).
 class ElasticState {
  public:
   virtual ~ElasticState() = default;
 
-  // Optimizer steps that are part of the state.
+  // Returns the optimizer steps that are part of the state.
   virtual int64_t step() const = 0;
-  // Grows whenever the ranks change the state together: with each step, and
-  // with whatever else they agree on, such as the end of an epoch. Who is ahead
-  // in it has the newer state.
+  // Returns a number that grows whenever the ranks change the state together:
+  // with each step, and with whatever else they agree on, such as the end of an
+  // epoch. The rank with the highest progress has the newest state.
   virtual int64_t progress() const { return step(); }
 
-  // A step was under way when the generation ended: forgets its gradients, so
-  // that the state is that of step().
+  // Forgets the gradients of a step that was in progress when the generation
+  // ended, so that the state is that of step().
   virtual void Rollback() = 0;
 
   // Returns the large part: parameters, in an order and of sizes that are the
   // same on all ranks, and their elements in an order that is the same, too.
   // The spans are valid until the next call, or TakeTensors.
   virtual std::vector<Span> Tensors() = 0;
-  // Likewise, what ranks may hold different bits of, such as running means:
-  // taken from one rank whenever a generation begins. Small.
+  // Likewise, returns what ranks may hold different bits of, such as running
+  // means: taken from one rank whenever a generation begins. Small.
   virtual std::vector<Span> LooseTensors() { return {}; }
   // Called after the spans that either of them returned last were written to:
   // a state whose spans are not the memory of its tensors copies them there.
   virtual absl::Status TakeTensors() { return absl::OkStatus(); }
 
-  // Returns the rest as bytes: the optimizer's state, counters, where the
-  // program is in its data. Load is only called with what Save gave, here or on
-  // a peer, at that step.
+  // Returns the rest as bytes: the optimizer's state, counters, the program's
+  // position in its data. Load is only called with what Save returned, here or
+  // on a peer, at that step.
   virtual absl::StatusOr<std::string> Save() = 0;
   virtual absl::Status Load(absl::string_view bytes, int64_t step) = 0;
 
-  // Returns what of Save's bytes ranks may come to hold differently without
+  // Returns the part of Save's bytes that may differ between ranks without
   // harm, such as a program's counters, if it does not change them alike:
   // small, and taken from one rank where they differ when a generation begins.
   // Not part of Digest. LoadLooseBytes is only called with what LooseBytes
-  // gave, on a peer, after the same progress.
+  // returned, on a peer, after the same progress.
   virtual std::string LooseBytes() { return ""; }
   virtual absl::Status LoadLooseBytes(absl::string_view) {
     return absl::OkStatus();
   }
 
-  // Equal where what Save stands for is equal. To be replaced where the same
+  // Returns equal values for equal states. To be overridden where the same
   // state may be written in several ways.
   virtual absl::StatusOr<uint64_t> Digest() {
     const absl::StatusOr<std::string> bytes = Save();

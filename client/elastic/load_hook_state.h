@@ -8,13 +8,13 @@
 
 namespace coxswain {
 
-// Gives a generation's hook, configured, the state to go on with, where there
-// is one: what a training function does before its first step.
+// Loads the state that a generation's hook continues from, if there is one,
+// into the configured hook: the first action of a training function.
 //
-// The plan may have changed since the last generation. A hook that cannot go on
-// from the other one's state, or is not to (hook_state=reset), begins without,
-// which is logged; as the ranks have the same state but for their errors,
-// all do alike. Errors of Hook::LoadOwn otherwise.
+// The plan may have changed since the last generation. A hook that cannot
+// continue from the other one's state, or must not (hook_state=reset), begins
+// without, which is logged; as the ranks have the same state but for their
+// errors, all decide alike. Fails as Hook::LoadOwn otherwise.
 absl::Status LoadHookState(const ElasticGeneration& generation,
                            const schedule::Plan& plan, Hook* hook);
 

@@ -13,13 +13,13 @@
 namespace coxswain {
 
 // What a rank reports of its state when a generation begins. Numbers only: they
-// travel in one all-reduce.
+// are exchanged in one all-reduce.
 struct RankFacts {
   // The state is whole, and has been that of a generation before.
   int64_t has_state = 0;
   // Random: made where training began from nothing, and copied with the state.
-  // States of different lineages have nothing in common. Without a state: what
-  // its lineage would be if training began with this rank.
+  // States of different lineages have nothing in common. Without a state: the
+  // lineage that it would have if training began with this rank.
   int64_t lineage = 0;
   // The last generation that this rank began to train in; 0: none.
   int64_t recovered = 0;
@@ -28,12 +28,12 @@ struct RankFacts {
   int64_t trained = 0;
   int64_t progress = 0;
   int64_t step = 0;
-  // Of the sizes and types of its tensors.
+  // Hash of the sizes and types of its tensors.
   int64_t layout = 0;
-  // Of the bits; 0 without a state.
+  // Hash of the tensors' bits; 0 without a state.
   int64_t tensors = 0;
   int64_t digest = 0;
-  // Of ElasticState::LooseBytes; ranks may differ in it.
+  // Hash of ElasticState::LooseBytes; ranks may differ in it.
   int64_t loose = 0;
   // Of its hook: 0 without a state of one. `shared` is of what all ranks have
   // alike.
@@ -42,7 +42,7 @@ struct RankFacts {
   int64_t hook_shared = 0;
 };
 
-// By rank. Collective.
+// Returns the facts of all ranks, by rank. Collective.
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
                                                      const RankFacts& own,
                                                      absl::Duration timeout);
@@ -55,37 +55,37 @@ struct RecoveryPlan {
   // Has the source's state, but for the loose bytes, which it takes over.
   bool copies_any_loose = false;
   std::vector<bool> copies_loose;
-  // Whose hook's state those take over that lack it, or have another one; -1:
-  // no rank has any.
+  // The rank whose hook's state is copied to those that have none, or another
+  // one; -1: no rank has any.
   int hook_source = -1;
   bool copies_any_hook = false;
   std::vector<bool> copies_hook;
   // Keeps its own errors, scaled for the new world.
   std::vector<bool> keeps_errors;
-  // Some of the errors that belong to the hook's state are gone.
+  // Some of the errors that belong to the hook's state are lost.
   bool lost_errors = false;
-  // For display: what is lost by it.
+  // For display: the training that is lost.
   std::vector<std::string> warnings;
 };
 
-// The source is the lowest of the ranks with the highest committed step. A rank
-// that comes back after others went on without it has trained in an earlier
-// generation, and does not count, however far it was.
+// Returns the plan. The source is the lowest of the ranks with the highest
+// committed step. A rank that returns after others continued without it has
+// trained in an earlier generation, and does not count, whatever its step.
 //
-// Where workers that could not find the others have begun anew, the lineage
-// with the greatest progress counts, whenever it was trained; that the others
-// go is a warning.
+// If workers that could not find the others have begun again, the lineage with
+// the greatest progress counts, whenever it was trained; dropping the others is
+// a warning.
 //
-// FAILED_PRECONDITION names ranks whose tensors have other sizes than the
-// source's; for ranks that are not at fault it is ABORTED: they go on without
-// the others. DATA_LOSS: ranks hold different bits of the same step, or no rank
-// has a state any more although there was one. All else is the same on all
-// ranks.
+// Fails with FAILED_PRECONDITION, naming ranks whose tensors have other sizes
+// than the source's; on ranks that are not at fault with ABORTED: they continue
+// without the others. Fails with DATA_LOSS if ranks hold different bits of the
+// same step, or no rank has a state although there was one. All else is the
+// same on all ranks.
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
                                           int rank);
 
-// DATA_LOSS names the ranks whose bits are not those of the source, among those
-// with `compared`.
+// Fails with DATA_LOSS, naming the ranks whose bits are not those of the
+// source, among those with `compared`.
 absl::Status CheckSameBits(const std::vector<RankFacts>& facts, int source,
                            const std::vector<bool>& compared);
 

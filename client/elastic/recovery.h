@@ -15,14 +15,14 @@
 namespace coxswain {
 
 struct RecoveryOptions {
-  // Of ElasticState::Save, and of a hook's state.
+  // The limit of ElasticState::Save, and of a hook's state.
   int64_t max_bytes = int64_t{16} << 30;
   // For each collective.
   absl::Duration timeout = absl::Minutes(5);
 };
 
-// What a rank has from the generations before: kept by ElasticRun between
-// them. A new worker's is as default.
+// What a rank has from earlier generations: kept by ElasticRun. A new worker's
+// is default-constructed.
 struct RankStanding {
   bool has_state = false;
   int64_t lineage = 0;    // of the state: see RankFacts; 0: none yet
@@ -39,9 +39,9 @@ struct Recovered {
   bool copied = false;  // by this one
   // No rank had a state of a generation before: training begins.
   bool began = false;
-  // What is lost by it that may be missed. The same on all ranks.
+  // Training that is lost. The same on all ranks.
   std::vector<std::string> warnings;
-  // For Hook::LoadOwn; unset where no rank has any.
+  // For Hook::LoadOwn; unset if no rank has any.
   std::optional<HookState> hook_state;
   double error_scale = 1;
 };
@@ -50,15 +50,15 @@ struct Recovered {
 // that any of them has committed (see PlanRecovery), and checks that they hold
 // the same bits then. Collective.
 //
-// What a rank lacks, it copies: tensors in place, the rest as bytes, and of the
-// hook's state what all ranks have alike. Survivors keep their own errors,
+// A rank copies what it lacks: tensors in place, the rest as bytes, and of the
+// hook's state what all ranks have in common. Survivors keep their own errors,
 // scaled by W'/W; those of a newcomer are zero, and so are those of all ranks
-// in a hook's mode=pytorch when the world changes: that mode's errors mean
-// something only together.
+// in a hook's mode=pytorch when the world changes: that mode's errors are only
+// valid together.
 //
-// A rank that was behind puts its own state back if a peer dies meanwhile, and
-// needs memory for that; the state of one that had none stays without. So any
-// recovery can be begun anew by those that are left.
+// A rank that was behind restores its own state if a peer ends meanwhile, and
+// needs memory for that; a rank without a state stays without. So the remaining
+// ranks can begin any recovery again.
 //
 // Errors: those of PlanRecovery, on all ranks; of the communicator; of the
 // state, after which the communicator is aborted, as the peers wait for it.

@@ -25,8 +25,8 @@ namespace coxswain {
 
 // Switches a rank between its leaders: the coordinator, or, while that cannot
 // be reached, the fallback coordinator of its generation, or none; never two of
-// them. A part of Session, which reports what becomes of the Attach stream. On
-// rank 0 it also owns the fallback coordinator.
+// them. A part of Session, which notifies it of changes of the Attach stream.
+// On rank 0 it also owns the fallback coordinator.
 //
 //             lost                   accepted there
 //   coordinator ------> none ------------------------> fallback coordinator
@@ -49,7 +49,7 @@ class FallbackClient {
     bool on = true;
     int rank = 0;
     int world_size = 1;
-    // Of the generation; the term may be any.
+    // The fence of the generation; the term may be any.
     v1::Fence fence;
     // Where rank 0 listens for the others.
     std::string host;
@@ -67,16 +67,16 @@ class FallbackClient {
     std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>
         connect;
   };
-  // What the schedule is notified of; see AttachedSchedule. None may wait.
+  // How the schedule is notified; see AttachedSchedule. None may wait.
   struct Callbacks {
     using Sender = std::function<bool(const v1::AttachRequest&)>;
-    // Whether there is anything to decide (not with enforcement=off).
+    // Returns whether there is anything to decide (not with enforcement=off).
     std::function<bool()> needed;
     std::function<void()> follow_nobody;
     std::function<void()> follow_coordinator;
     std::function<void(Sender, const schedule::Epoch&)> follow_fallback;
     std::function<void(const v1::AttachEvent&)> on_event;
-    // The newest plan that this rank knows.
+    // Returns the newest plan that this rank knows.
     std::function<schedule::Plan()> plan;
   };
 
@@ -84,31 +84,31 @@ class FallbackClient {
   ~FallbackClient();
 
   // Returns where this rank's fallback coordinator listens, for its Hello;
-  // empty: it has none.
+  // empty if it has none.
   std::string address() const;
 
-  // The Attach stream was lost, having been accepted.
+  // The Attach stream was lost after the coordinator had accepted it.
   void OnLost();
-  // It was accepted, for the first time or again. The coordinator is followed
-  // when this returns, or as soon as the fallback coordinator has released the
-  // rank.
+  // The coordinator has accepted the stream, for the first time or again. The
+  // coordinator is followed when this returns, or as soon as the fallback
+  // coordinator has released the rank.
   void OnAttached();
-  // As the coordinator has sent it; empty: rank 0 has left.
+  // Sets the address that the coordinator has sent; empty: rank 0 has left.
   void NoteAddress(absl::string_view address);
   // Once rank 0 has left there is no fallback coordinator any more.
   void NoteRankLeft(int rank);
-  // The generation is over, or this rank is no member any more.
+  // The generation has ended, or this rank is no member any more.
   void End();
 
  private:
   void Run();
   bool MayAttachLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Between two looks at whether it may be true.
+  // Returns how long to wait before MayAttachLocked is checked again.
   absl::Duration PauseLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // One stream to the fallback coordinator, from its hello to its end.
+  // Serves one stream to the fallback coordinator, from its hello to its end.
   void AttachOnce();
   std::shared_ptr<AttachStream> OpenStream();
-  // Callbacks of a stream; of earlier ones they are ignored.
+  // The callbacks of a stream; those of earlier streams are ignored.
   void OnStreamEvent(int64_t number, const v1::AttachEvent& event);
   void OnStreamEnd(int64_t number, const absl::Status& status);
   // Follows the fallback coordinator, unless the coordinator is back.
@@ -133,7 +133,7 @@ class FallbackClient {
   absl::Time lost_since_ ABSL_GUARDED_BY(mutex_);
   // How often the coordinator has accepted this rank, and how often when the
   // fallback coordinator was followed last: a stream that was accepted and lost
-  // again has ended what was there before.
+  // again has ended the earlier state.
   int64_t attachments_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t followed_at_ ABSL_GUARDED_BY(mutex_) = 0;
   // The fallback coordinator may hold something that this rank has sent.

@@ -30,8 +30,8 @@ class FallbackCoordinator {
     std::function<schedule::Plan()> plan;
     const Clock* clock = Clock::Real();
   };
-  // Of an attachment. Both are called with the lock held: they must not block,
-  // nor call the fallback coordinator.
+  // The callbacks of an attachment. Both are called with the lock held: they
+  // must not block, nor call the fallback coordinator.
   struct Callbacks {
     std::function<void(const v1::AttachEvent&)> on_event;
     // The attachment has ended, other than by Detach.
@@ -41,19 +41,21 @@ class FallbackCoordinator {
 
   explicit FallbackCoordinator(Options options);
 
-  // Answers with Attached, and ends an earlier attachment of the rank.
+  // Answers with Attached, and ends an earlier attachment of the rank. Fails
+  // with
   //   INVALID_ARGUMENT     no such rank
   //   FAILED_PRECONDITION  another generation, or closed
   absl::StatusOr<AttachmentId> Attach(const v1::Hello& hello,
                                       Callbacks callbacks);
-  // INVALID_ARGUMENT: not a position, a ticket or a vote, or not a valid one.
-  // Ignored once the attachment has ended.
+  // Takes a position, a ticket or a vote; fails with INVALID_ARGUMENT for
+  // anything else, or one that is not valid. Ignored once the attachment has
+  // ended.
   absl::Status Handle(AttachmentId id, v1::AttachRequest request);
-  // Nothing that was sent over this attachment counts once this has returned,
-  // and its callbacks are not called any more.
+  // Ends the attachment: what was sent over it does not count once this has
+  // returned, and its callbacks are not called any more.
   void Detach(AttachmentId id);
 
-  // Nothing is decided any more. All attachments end with FAILED_PRECONDITION.
+  // Ends all decisions, and all attachments with FAILED_PRECONDITION.
   void Close();
 
  private:

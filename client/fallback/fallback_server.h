@@ -19,14 +19,15 @@ namespace coxswain {
 // oldest), and what waits for a rank that does not read (its attachment ends).
 class FallbackServer {
  public:
-  // Listens on any free port of this address, for members of this job.
-  // UNAVAILABLE if that cannot be, FAILED_PRECONDITION if connections to the
-  // coordinator are encrypted and this worker has no certificate.
+  // Listens on any free port of this address, for members of this job. Fails
+  // with UNAVAILABLE if it cannot listen, and with FAILED_PRECONDITION if
+  // connections to the coordinator are encrypted and this worker has no
+  // certificate.
   static absl::StatusOr<std::unique_ptr<FallbackServer>> Start(
       absl::string_view host, std::shared_ptr<FallbackCoordinator> coordinator,
       const std::string& job = "", const ClientSecurity& security = {});
 
-  // Ends all streams, and waits until none is left.
+  // Ends all streams, and waits for their end.
   ~FallbackServer();
   FallbackServer(const FallbackServer&) = delete;
   FallbackServer& operator=(const FallbackServer&) = delete;

@@ -46,9 +46,9 @@ class ProcessGroup {
   };
 
   // Connects rank `rank` of the job with the other members through the
-  // coordinator's store. Blocks until all have come, or the generation ends.
-  // INVALID_ARGUMENT if `rank` is not a member; otherwise errors of the back
-  // end.
+  // coordinator's store. Blocks until all have arrived, or the generation ends.
+  // Fails with INVALID_ARGUMENT if `rank` is not a member; otherwise with
+  // errors of the back end.
   static absl::StatusOr<std::shared_ptr<ProcessGroup>> Connect(
       Description description, int rank, const ConnectOptions& options,
       const std::shared_ptr<MemberContext>& member);
@@ -64,7 +64,7 @@ class ProcessGroup {
   int rank() const { return rank_; }  // in the group
   int size() const { return static_cast<int>(description_.ranks.size()); }
 
-  // Valid as long as the group.
+  // Returns the communicator, which lives as long as the group.
   Communicator& communicator() const { return *communicator_; }
 
  private:

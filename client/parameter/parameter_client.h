@@ -39,12 +39,12 @@ struct ParameterPart {
 
 // The current parameters of a job at the coordinator: named tensors, of which
 // the newest complete version is kept, also for the next generation of the job.
-// For who comes late, or was away: it pulls what the others have pushed. Not
-// durable: a coordinator that is started again knows none; what must not be
-// lost belongs into a checkpoint. Made by Session.
+// For workers that join late, or were away: they pull what the others have
+// pushed. Not durable: a coordinator that is restarted knows none; what must
+// not be lost belongs into a checkpoint. Made by Session.
 //
-// Thread-safe. Calls block, and are repeated while the coordinator is not
-// there, at most as long as the transfer timeout. Errors: as in
+// Thread-safe. Calls block, and are repeated while the coordinator cannot be
+// reached, at most as long as the transfer timeout. Errors: as in
 // proto/parameter.proto; ABORTED once the generation has ended.
 class ParameterClient {
  public:
@@ -52,16 +52,19 @@ class ParameterClient {
                            absl::Duration transfer_timeout = absl::Minutes(10))
       : member_(std::move(member)), transfer_timeout_(transfer_timeout) {}
 
-  // Versions count from 1 and rise, such as the optimizer step: ALREADY_EXISTS
-  // if this one, or a newer one, has been pushed in this generation.
+  // Pushes a version of a parameter. Versions count from 1 and rise, such as
+  // the optimizer step. Fails with ALREADY_EXISTS if this one, or a newer one,
+  // has been pushed in this generation.
   absl::Status Push(absl::string_view name, int64_t version, const Span& span);
-  // One of several parts of equal size. Whether all of them are there.
+  // Pushes one of several parts of equal size. Returns whether all of them have
+  // been pushed.
   absl::StatusOr<bool> PushPart(absl::string_view name, int64_t version,
                                 const Span& span, const ParameterPart& part);
 
   // Waits for `version` or a newer one (0: any) and copies it into `span`,
-  // whose type and size must be the parameter's: INVALID_ARGUMENT names both.
-  // With a timeout of 0, NOT_FOUND if it is not there.
+  // whose type and size must be the parameter's; fails with INVALID_ARGUMENT,
+  // naming both, if they are not. With a timeout of 0, fails with NOT_FOUND if
+  // there is none.
   absl::StatusOr<ParameterDescription> Pull(absl::string_view name,
                                             int64_t version,
                                             absl::Duration timeout,
@@ -69,15 +72,16 @@ class ParameterClient {
 
   // Returns what can be pulled now, by name.
   absl::StatusOr<std::vector<ParameterDescription>> List();
-  // Returns whether there was one.
+  // Removes the parameter; returns whether there was one.
   absl::StatusOr<bool> Forget(absl::string_view name);
 
  private:
-  // Of a connection of its own, made by the first call that needs it.
+  // Returns the stub of a connection of its own, made by the first call that
+  // needs it.
   absl::StatusOr<std::shared_ptr<ParameterStub>> Stub(absl::Duration timeout);
   void DropStub();
-  // Returns whether all parts of the version, or of a newer one, that was
-  // pushed in this generation are there.
+  // Returns whether all parts of the version, or of a newer one, were pushed in
+  // this generation.
   absl::StatusOr<bool> IsComplete(absl::string_view name, int64_t version,
                                   int64_t generation);
 

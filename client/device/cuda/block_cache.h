@@ -13,29 +13,29 @@
 
 namespace coxswain {
 
-// Keeps blocks of memory that were returned, and hands them out again, as to
-// free one would wait for the GPU. For the CUDA runtime's memory and for pinned
+// Keeps blocks of memory that were returned, and reuses them, because freeing
+// one would wait for the GPU. For the CUDA runtime's memory and for pinned
 // memory of the host.
 //
 // Sizes are rounded up, by a quarter at most (small ones to 256 bytes), so that
-// buffers whose sizes change a little find a block again.
-// Life-cycle: blocks that are not in use go back to the source at its end.
-// Thread-safe; calls the source without holding a lock.
+// buffers whose sizes change a little find a block again. Life-cycle: blocks
+// that are not in use are returned to the source at its end. Thread-safe; calls
+// the source without holding a lock.
 class BlockCache {
  public:
   using Get = std::function<absl::StatusOr<void*>(int64_t bytes)>;
   using GiveBack = std::function<void(void* block)>;
-  // `get` is RESOURCE_EXHAUSTED when there is no more; all that is kept is then
-  // given back, once, and asked for again.
+  // If `get` fails with RESOURCE_EXHAUSTED, all blocks that are kept are given
+  // back, once, and `get` is called again.
   BlockCache(Get get, GiveBack give_back);
   ~BlockCache();
 
-  // At least `bytes`, which are more than 0. Errors of `get`.
+  // Returns at least `bytes`, which are more than 0. Errors of `get`.
   absl::StatusOr<void*> Take(int64_t bytes);
-  // Takes back a block of Take that is not in use any more.
+  // Takes back a block of Take that is not used any more.
   void Return(void* block);
 
-  // What Take(bytes) takes from the source.
+  // Returns what Take(bytes) takes from the source.
   static int64_t Rounded(int64_t bytes);
 
  private:

@@ -10,18 +10,18 @@
 namespace coxswain {
 
 // DeviceRuntime over CUDA's runtime. For client/device/cuda/devices.h. Part of
-// every build and of machines without a driver: there are no GPUs there.
+// every build, also on machines without a driver, where it finds no GPUs.
 //
-// A call makes the GPU current on its thread and leaves it so. What is freed is
-// kept and given out again; only when memory is out is it given back to the
+// A call makes the GPU current on its thread and leaves it so. Freed memory is
+// kept and reused; only when memory is exhausted is it given back to the
 // driver, which waits for the GPU.
 
 // Returns how many GPUs CUDA shows this process; 0 with the reason in
 // `why_none`: built without CUDA, no driver, none visible.
 int CudaDeviceCount(std::string* why_none);
 
-// NOT_FOUND if there is no such one; UNIMPLEMENTED in a build without CUDA.
-// Other errors are CudaStatus's.
+// Fails with NOT_FOUND if there is no such GPU, with UNIMPLEMENTED in a build
+// without CUDA, and with the errors of CudaStatus.
 absl::StatusOr<std::unique_ptr<DeviceRuntime>> MakeCudaRuntime(int index);
 
 }  // namespace coxswain

@@ -6,12 +6,12 @@
 
 namespace coxswain {
 
-// The one door of CUDA's errors: what a cudaError_t means, as a status whose
-// message begins with `what` was done and ends with what can be done. Part of
-// every build, so that errors which cannot be had on the machine at hand are
-// tested too.
+// The only place where CUDA's errors are translated: returns a cudaError_t as a
+// status whose message begins with `what` was done and ends with what can be
+// done. Part of every build, so that errors which do not occur on the machine
+// at hand are tested too.
 //   OK                   0
-//   RESOURCE_EXHAUSTED   memory is out
+//   RESOURCE_EXHAUSTED   memory is exhausted
 //   INVALID_ARGUMENT     an argument of ours
 //   FAILED_PRECONDITION  the driver, the GPU or the stream is not ready for it
 //   UNIMPLEMENTED        this GPU or driver cannot
