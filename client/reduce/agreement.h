@@ -13,37 +13,38 @@
 
 namespace coxswain {
 
-// One line of text, such as
+// Returns one line of text, such as
 //   parameter 3 "conv.weight": float32 [64, 3, 7, 7] strides [147, 49, 7, 1]
 // Strides are left out where they are row-major.
 std::string DescribeParameter(int index, const ParameterSpec& parameter);
 
-// For messages: "rank 3", or "ranks 0, 2" and how many more after the first 16.
+// Returns a text for messages: "rank 3", or "ranks 0, 2" and how many more
+// after the first 16.
 std::string NameRanks(const std::vector<int>& ranks);
 
-// Whether all ranks hold the same lines: called by the reducer before the
-// first gradient travels, since ranks that differ in a parameter or an option
-// would hang, or sum up what does not belong together. Collective; all ranks
-// get the same answer. Costs one small all-reduce where they agree.
+// Compares lines of text over all ranks: called by the reducer before the first
+// gradient is sent, since ranks that differ in a parameter or an option would
+// hang, or sum up unrelated gradients. Collective; all ranks get the same
+// answer. Costs one small all-reduce if they agree.
 //
-// FAILED_PRECONDITION where they do not: names the ranks that differ from rank
-// 0, and shows lines that are on one side only, the first few of them: a rank
-// that differs its own against rank 0's, the others those of the first that
-// does. DATA_LOSS if a peer announces more than can be. Errors of the
-// communicator as they are; `timeout` bounds each collective.
+// Fails with FAILED_PRECONDITION if the ranks differ: names those that differ
+// from rank 0, and shows the first few lines that are on one side only: on a
+// rank that differs its own against rank 0's, on the others those of the first
+// that does. Fails with DATA_LOSS if a peer announces more than is possible,
+// and with errors of the communicator; `timeout` bounds each collective.
 absl::Status CheckAgreement(Communicator& communicator,
                             const std::vector<std::string>& lines,
                             absl::Duration timeout);
 
-// Of which gradients in which order the buckets consist: equal on all ranks
+// Returns a hash of the buckets' gradients and their order: equal on all ranks
 // that exchange the same, and on every machine.
 uint64_t HashLayout(const std::vector<Bucket>& buckets);
 
 // A running hash of what has been exchanged, by which the coordinator finds a
-// rank that is not where the others are: the buckets' sizes, how many
-// collectives were started, and the averages' norm. Equal on all ranks that
-// have finished the same steps. Payload bytes are no part of it: a hook may
-// send other amounts from each rank.
+// rank whose steps differ: the buckets' sizes, how many collectives were
+// started, and the averages' norm. Equal on all ranks that have finished the
+// same steps. Payload bytes are not part of it: a hook may send different
+// amounts from each rank.
 class StepDigest {
  public:
   // Adds a step that was exchanged to its end, also if it is rolled back.

@@ -17,9 +17,9 @@ namespace coxswain {
 // (local SGD, DiLoCo), beside Hook, which acts on gradients before it.
 //
 // Life-cycle: Configure, then AfterOptimizerStep once per optimizer step, and
-// AverageNow where the ranks have to agree in between; Configure again when
-// the parameters, the world size or the generation change. State is kept by
-// parameter name, shape and type, so it survives that.
+// AverageNow where the ranks have to agree in between; Configure again when the
+// parameters, the world size or the generation change. State is kept by
+// parameter name, shape and type, and survives that.
 //
 // Threading: one thread at a time, the one that trains, while no other
 // thread starts collectives. All ranks make the same calls: whether a step
@@ -35,7 +35,7 @@ class Averager {
   // Returns the canonical spec: parsing it gives an equal averager.
   virtual std::string spec() const = 0;
 
-  // What the model consists of, and its values, which are equal on all ranks
+  // Sets the model's parameters, and their values, which are equal on all ranks
   // if no step was counted yet. `world` outlives the averager or the next
   // Configure; groups within it are split off it, so all ranks call this.
   virtual absl::Status Configure(const std::vector<ParameterSpec>& parameters,
@@ -43,17 +43,17 @@ class Averager {
                                  Communicator& world) = 0;
 
   // Counts a step, and updates the values in place where it averages. Errors
-  // are those of the communicator; the values are then of no use, and the step
+  // are those of the communicator; the values are then undefined, and the step
   // is not counted.
   virtual absl::Status AfterOptimizerStep(const std::vector<Span>& values) = 0;
 
-  // Brings the ranks together now if they are apart: before a test of the
-  // model or a checkpoint of its parameters, and at the end of training.
-  // Counts no step and leaves the rhythm of the others as it is. Nothing
-  // happens where the ranks agree. Errors as AfterOptimizerStep.
+  // Averages now if the ranks' values differ: before a test of the model or a
+  // checkpoint of its parameters, and at the end of training. Counts no step
+  // and does not change when the others are averaged. Does nothing if the ranks
+  // agree. Errors as AfterOptimizerStep.
   virtual absl::Status AverageNow(const std::vector<Span>& values) = 0;
 
-  // Optimizer steps so far.
+  // Returns the number of optimizer steps so far.
   virtual int64_t step() const = 0;
   // Returns whether the next AfterOptimizerStep exchanges anything, on some
   // rank.
@@ -64,8 +64,8 @@ class Averager {
   // Returns whether the ranks may hold different values.
   virtual bool diverged() const = 0;
 
-  // As Hook::SaveState and Hook::LoadState. What the ranks did on their own
-  // since they agreed last is no part of it: call AverageNow before.
+  // As Hook::SaveState and Hook::LoadState. The state does not include local
+  // steps since the ranks agreed last: call AverageNow before.
   virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;
   virtual absl::Status LoadState(const HookState& state, int rank,
                                  int world_size) = 0;

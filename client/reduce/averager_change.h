@@ -14,11 +14,11 @@
 
 namespace coxswain {
 
-// What a change of hooks that have averagers needs, by the owner of both.
+// For owners of a hook and its averager that change both.
 
-// Returns a hook whose averager is there: the same as `hook`, which outlives
-// it, but without the averager's demands on its callers. For
-// Reducer::ChangeHook, which refuses a hook that needs one.
+// Returns a hook that equals `hook`, which outlives it, except that it needs no
+// averager: its owner has one. For Reducer::ChangeHook, which refuses a hook
+// that needs one.
 std::unique_ptr<Hook> WithAverager(Hook* hook);
 
 // Returns the whole state of an averager on every rank; see GatherHookState.

@@ -22,7 +22,7 @@ struct ParameterSpec {
   // gradient lies row-major in its bucket whatever these are.
   std::vector<int64_t> strides;
 
-  // Product of the shape: 1 for a scalar.
+  // Returns the product of the shape: 1 for a scalar.
   int64_t count() const {
     int64_t product = 1;
     for (const int64_t extent : shape) product *= extent;
@@ -37,19 +37,19 @@ struct GradientSlot {
   int64_t count = 0;
 };
 
-// A run of gradients that is exchanged at once. All ranks have the same
+// A run of gradients that is exchanged as one message. All ranks have the same
 // buckets, and exchange them in the order of `index`.
 struct Bucket {
   int index = 0;
   bool last = false;  // the last one of the step
   Span data;          // all gradients, one after the other, no gaps
   std::vector<GradientSlot> gradients;
-  // On a GPU: once it has passed the gradients stand there; a reader
-  // lets its stream wait for it. Null: they stand there already.
+  // On a GPU: the gradients are in the bucket once this event has passed; a
+  // reader makes its stream wait for it. Null: they are there already.
   DeviceEvent ready = nullptr;
-  // Where ranks have weights, and the hook applies them (Hook::applies_share):
+  // If ranks have weights, and the hook applies them (Hook::applies_share):
   // these gradients' share of the average, w / sum(w), by which the hook
-  // multiplies them in place of dividing by the number of ranks. Set on all
+  // multiplies them instead of dividing by the number of ranks. Set on all
   // ranks or on none.
   std::optional<double> share;
 

@@ -16,8 +16,8 @@ namespace coxswain {
 
 struct BucketPlanOptions {
   // A bucket is closed once it holds at least this many bytes, so it may be
-  // larger by one gradient. The first one is small, so that the exchange
-  // begins early.
+  // larger by one gradient. The first one is small, so that the exchange begins
+  // early.
   int64_t first_bucket_bytes = 1 << 20;
   int64_t bucket_bytes = 25 << 20;
 };
@@ -28,12 +28,13 @@ struct BucketPlanOptions {
 //
 // Gradients are taken in `ready_order`, the order in which a backward pass
 // yields them (a permutation of the registration indices); if it is empty, in
-// reversed registration order, which is what a model whose layers were
-// registered in the order of use yields. Buckets are numbered in the order in
-// which their last gradient comes, so that none waits for a later one.
+// reversed registration order, which is the order of a model whose layers were
+// registered in the order of use. Buckets are numbered in the order in which
+// their last gradient comes, so that none waits for a later one.
 //
-// The buckets have no memory yet: `data.data` is null.
-// INVALID_ARGUMENT: limits below 1, a negative extent, not a permutation.
+// The buckets have no memory yet: `data.data` is null. Fails with
+// INVALID_ARGUMENT for limits below 1, a negative extent, or an order that is
+// not a permutation.
 absl::StatusOr<std::vector<Bucket>> PlanBuckets(
     const BucketPlanOptions& options,
     const std::vector<ParameterSpec>& parameters,
@@ -43,7 +44,7 @@ absl::StatusOr<std::vector<Bucket>> PlanBuckets(
 struct GradientPlace {
   int bucket = 0;
   Span view;
-  // Owns what `view` points to: code that keeps a view past a change of the
+  // Owns the memory of `view`: a caller that keeps a view past a change of the
   // layout keeps this, too.
   std::shared_ptr<BufferOwner> memory;
 };
@@ -52,8 +53,8 @@ struct GradientPlace {
 // elements; shared by the reducer and its exchange thread.
 class BucketLayout {
  public:
-  // The elements are undefined. Errors of PlanBuckets,
-  // Communicator::AllocateBuffer and GradientMemory::MakeReady.
+  // Allocates the buckets; the elements are undefined. Fails with the errors of
+  // PlanBuckets, Communicator::AllocateBuffer and GradientMemory::MakeReady.
   static absl::StatusOr<std::unique_ptr<BucketLayout>> Create(
       const BucketPlanOptions& options,
       const std::vector<ParameterSpec>& parameters,
@@ -65,10 +66,10 @@ class BucketLayout {
     return places_[static_cast<size_t>(parameter)];
   }
 
-  // Zeros.
+  // Sets all elements to zero.
   absl::Status Clear(GradientMemory& memory);
-  // Takes over the elements of those parameters of another layout that have
-  // the same name, shape and type. Each list describes its layout.
+  // Copies the elements of those parameters of another layout that have the
+  // same name, shape and type. Each list describes its layout.
   absl::Status CopyFrom(const BucketLayout& other,
                         const std::vector<ParameterSpec>& other_parameters,
                         const std::vector<ParameterSpec>& parameters,

@@ -11,11 +11,11 @@
 
 namespace coxswain {
 
-// Which gradients of a step are there: how the threads of the backward pass
+// Which gradients of a step are ready: how the threads of the backward pass
 // notify the exchange thread. Owned by the reducer.
 //
 // Life-cycle: Begin, claims and their ends, Close; again for the next step.
-// Stop ends it for good. Thread-safe.
+// Stop ends it permanently. Thread-safe.
 class GradientMarks {
  public:
   // How a gradient is handed over.
@@ -26,33 +26,34 @@ class GradientMarks {
   enum class Claimed { kYes, kTwice, kClosed };
 
   // Begins a step over these buckets, which hold `parameters` gradients.
-  // `complete`: all of them are there, and none is used.
+  // `complete`: all of them are ready, and none is used.
   void Begin(const std::vector<Bucket>& buckets, size_t parameters,
              bool complete, absl::Time now);
-  // No more claims.
+  // Refuses further claims.
   void Close();
-  // Ends every wait, now and later, with this error. The first one stays.
+  // Ends every wait, now and later, with this error. The first error stays.
   void Stop(const absl::Status& error);
 
-  // The caller's thread hands over this gradient; one thread can.
+  // Claims this gradient for the caller's thread; only one thread can.
   Claimed Claim(int parameter, const Mark& mark);
-  // What was claimed stands in its bucket.
+  // The claimed gradient is in its bucket.
   void CountDown(int parameter, int bucket, absl::Time now);
   std::vector<int> Unclaimed() const;
 
-  // For the exchange thread: waits until the bucket is complete, without a
-  // bound of its own, since its owner ends it by Stop.
+  // For the exchange thread: waits until the bucket is complete. Has no
+  // timeout, since its owner ends it by Stop.
   absl::Status AwaitBucket(int bucket);
-  // Where to copy the parameter's average; null: nowhere. It is asked once the
-  // copy is about to be made, and so answers once only.
+  // Returns where to copy the parameter's average; null: nowhere. Called once
+  // the copy is about to be made; returns null afterwards.
   void* TakeOutside(int parameter);
   bool used(int parameter) const;
 
-  // By parameter, 1 where used.
+  // Returns 1 for each parameter that was used, by parameter.
   std::vector<int32_t> users() const;
-  // Returns the parameters that were used, in the order in which they came.
+  // Returns the parameters that were used, in the order in which they became
+  // ready.
   std::vector<int> ready_order() const;
-  // By bucket, when it was complete.
+  // Returns when each bucket was complete.
   std::vector<absl::Time> ready_times() const;
 
  private:

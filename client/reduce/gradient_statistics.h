@@ -21,23 +21,23 @@ struct GradientStatistics {
 };
 
 // The spans are of float32, float64, float16 or bfloat16, in the CPU's memory.
-// Called by the reducer, and by code that sums up gradients for it.
+// Called by the reducer, and by programs that sum up gradients for it.
 // Thread-safe.
 
-// One pass that reads.
+// Returns the statistics of `values`, in one pass that reads.
 GradientStatistics Measure(const Span& values);
 
-// out = values, with their statistics, in one pass. `out` has room for as many
-// elements of the same type, and does not overlap.
+// Copies values to out and returns their statistics, in one pass. `out` holds
+// as many elements of the same type, and does not overlap.
 GradientStatistics CopyAndMeasure(const Span& values, void* out);
 
-// values *= factor, computed in double for float64 and in float otherwise,
+// Computes values *= factor, in double for float64 and in float otherwise,
 // rounded to nearest even.
 void Scale(const Span& values, double factor);
-// out = values * factor, likewise.
+// Computes out = values * factor, likewise.
 void CopyScaled(const Span& values, double factor, void* out);
-// out += values * factor, likewise: a 16-bit sum is rounded once. `out` holds
-// as many elements of the same type, and does not overlap.
+// Computes out += values * factor, likewise: a 16-bit sum is rounded once.
+// `out` holds as many elements of the same type, and does not overlap.
 void AddScaled(const Span& values, double factor, void* out);
 
 }  // namespace coxswain

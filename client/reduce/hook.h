@@ -19,13 +19,13 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  // Goes on until a collective has been started whose result is needed, and
+  // Continues until a collective has been started whose result is needed, and
   // returns its handle; the caller calls again once that has ended with OK.
-  // Returns nullptr when the averaged gradient stands in the bucket. An error
-  // ends the exchange; the caller then aborts the communicator and rolls the
-  // step back. The number of calls is the same on all ranks and steps of a
-  // given mode, because the caller interleaves the exchanges of several
-  // buckets in an order that all ranks must share.
+  // Returns nullptr when the averaged gradient is in the bucket. An error ends
+  // the exchange; the caller then aborts the communicator and rolls the step
+  // back. The number of calls is the same on all ranks and steps of a given
+  // mode, because the caller interleaves the exchanges of several buckets in an
+  // order that all ranks must share.
   virtual absl::StatusOr<WorkPtr> Advance() = 0;
 };
 
@@ -35,7 +35,7 @@ struct NonFiniteGradient {
   std::string parameter;
 };
 
-// Whose gradients a step averages.
+// Which ranks' gradients a step averages.
 enum class GradientReach {
   kAll,    // those of all ranks, which then hold the same
   kGroup,  // those of a part of the ranks
@@ -52,8 +52,8 @@ enum class GradientReach {
 // the first Prepare of the step.
 //
 // Life-cycle: Configure, then steps; Configure again when the parameters'
-// buckets, the world size or the generation change (between steps only).
-// State is kept by parameter name and shape, so it survives that.
+// buckets, the world size or the generation change (between steps only). State
+// is kept by parameter name and shape, and survives that.
 //
 // Threading: one thread at a time; the reducer calls it from its exchange
 // thread. Exchanges do not outlive the hook, nor the step.
@@ -66,8 +66,8 @@ class Hook {
   // Returns the canonical spec: parsing it gives an equal hook.
   virtual std::string spec() const = 0;
 
-  // What the model consists of, by registration index, and how many ranks
-  // average.
+  // Sets the model's parameters, by registration index, and the number of
+  // ranks.
   virtual absl::Status Configure(const std::vector<ParameterSpec>& parameters,
                                  int world_size) = 0;
 
@@ -76,11 +76,11 @@ class Hook {
   virtual absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) = 0;
 
-  // Ends the step.
+  // Makes what the step staged current, and ends the step.
   virtual absl::Status Commit() = 0;
   virtual void Rollback() = 0;
 
-  // Committed steps.
+  // Returns the number of committed steps.
   virtual int64_t step() const = 0;
   // Returns whether the next step runs as the spec asks for; false while a hook
   // waits for its start_step and averages plainly.
@@ -92,9 +92,9 @@ class Hook {
   // alone.
   virtual bool needs_frozen_layout() const { return false; }
 
-  // Returns whether the hook leaves ranks apart from some step on, and relies
-  // on an Averager of the same spec to bring their parameters together. Without
-  // one they would train models of their own, so the reducer refuses.
+  // Returns whether the hook lets the ranks' parameters diverge from some step
+  // on, and relies on an Averager of the same spec to bring them together.
+  // Without one the ranks would train separate models, so the reducer refuses.
   virtual bool needs_averager() const { return false; }
 
   // Returns what the next step averages, until its Commit: the same on all
@@ -113,14 +113,14 @@ class Hook {
   // that step was finite, and from hooks without state, which do not look.
   virtual std::vector<NonFiniteGradient> non_finite() const { return {}; }
 
-  // This rank's own state, between steps: its errors, and what all ranks have
-  // alike. Not collective. For a change of hooks, and of the members of a
-  // running job, where each survivor keeps its own; LoadOwn takes it over on
-  // the same rank or another, after Configure, its errors multiplied by
-  // `error_scale`: W'/W where W' ranks go on with what W had left unsent, so
-  // that what the survivors did not send keeps its weight in the mean; 0 on a
-  // newcomer. Errors of LoadOwn as of LoadState; UNIMPLEMENTED where a hook has
-  // none.
+  // Returns this rank's own state, between steps: its errors, and what all
+  // ranks have in common. Not collective. For a change of hooks, and of the
+  // members of a running job, where each survivor keeps its own. LoadOwn takes
+  // it over on the same rank or another, after Configure, its errors multiplied
+  // by `error_scale`: W'/W where W' ranks continue with what W had left unsent,
+  // so that what the survivors did not send keeps its weight in the mean; 0 on
+  // a newcomer. LoadOwn fails as LoadState does; both fail with UNIMPLEMENTED
+  // in a hook without them.
   virtual absl::StatusOr<HookState> SaveOwn() const {
     HookState state;
     state.spec = spec();
@@ -136,13 +136,13 @@ class Hook {
   // any.
   virtual double ErrorNorm() const { return 0; }
 
-  // This rank's shard of the state, between steps. Collective: all ranks of
-  // `communicator` call it. A hook without state returns an empty one.
+  // Returns this rank's shard of the state, between steps. Collective: all
+  // ranks of `communicator` call it. A hook without state returns an empty one.
   virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;
 
-  // Takes over a merged state, saved on any world size, after Configure.
-  // FAILED_PRECONDITION if it is another hook's or another model's; the message
-  // names what differs, and the hook stays as it was.
+  // Takes over a merged state, saved on any world size, after Configure. Fails
+  // with FAILED_PRECONDITION if it is another hook's or another model's; the
+  // message names what differs, and the hook stays as it was.
   virtual absl::Status LoadState(const HookState& state, int rank,
                                  int world_size) = 0;
 };

@@ -25,9 +25,9 @@ struct StateTensor {
   std::string data;
 };
 
-// What a hook must keep to go on later: keyed by parameter name and shape,
-// never by bucket, so that it survives another bucket layout, and free of
-// rank, so that it survives another world size.
+// What a hook must keep to continue later: keyed by parameter name and shape,
+// never by bucket, so that it survives another bucket layout, and independent
+// of the rank, so that it survives another world size.
 struct HookState {
   std::string spec;  // canonical spec of the hook that saved it
   int64_t step = 0;  // committed steps
@@ -35,22 +35,23 @@ struct HookState {
   std::vector<StateTensor> tensors;
 };
 
-// Return the bytes of a (partial) state, and a state of its bytes. Parse never
-// trusts its input: DATA_LOSS names what does not fit.
+// Return the bytes of a (partial) state, and a state of its bytes. Parse does
+// not trust its input: it fails with DATA_LOSS, naming what does not fit.
 std::string SerializeHookState(const HookState& state);
 absl::StatusOr<HookState> ParseHookState(absl::string_view bytes);
 
-// Joins the shards that the ranks saved into one state. FAILED_PRECONDITION
-// if they do not belong together, or a tensor is there twice.
+// Returns one state joined from the ranks' shards. Fails with
+// FAILED_PRECONDITION if they do not belong together, or a tensor is in two of
+// them.
 absl::StatusOr<HookState> MergeHookStates(std::vector<HookState> shards);
 
 // Returns the whole state of a hook on every rank, merged from the ranks'
 // shards: what a checkpoint would hold. Collective, between steps. A rank holds
 // the merged state, its own shard's bytes and those of one other rank at a
-// time. RESOURCE_EXHAUSTED, on all ranks and before any shard travels, if the
-// shards have more than `max_bytes` together; otherwise the errors of
-// SaveState, of MergeHookStates, and of the communicator. `timeout` bounds each
-// collective.
+// time. Fails with RESOURCE_EXHAUSTED, on all ranks and before any shard is
+// sent, if the shards have more than `max_bytes` together; otherwise with the
+// errors of SaveState, of MergeHookStates, and of the communicator. `timeout`
+// bounds each collective.
 absl::StatusOr<HookState> GatherHookState(Hook& hook,
                                           Communicator& communicator,
                                           int64_t max_bytes,

@@ -28,7 +28,7 @@
 namespace coxswain {
 
 // Averages the gradients of a step over the ranks, through a hook, while the
-// backward pass that yields them still runs. Knows no framework.
+// backward pass that yields them still runs. Independent of any framework.
 //
 //   BeginStep, MarkReady for each gradient, Finish, then Commit or Rollback.
 //
@@ -40,9 +40,9 @@ namespace coxswain {
 // be equal. FAILED_PRECONDITION, on all ranks, shows what differs.
 //
 // Layout: see ReducerOptions::rebuild. It is frozen after the first step, and
-// before the first step of a hook that needs it frozen. What stands in the
-// views is carried over when it changes, in Commit, Rollback and the Change
-// methods, which raise layout_version().
+// before the first step of a hook that needs it frozen. When it changes, in
+// Commit, Rollback and the Change methods, the contents of the views are
+// carried over, and layout_version() rises.
 //
 // Missing gradients: a parameter that has not been marked when Finish is
 // called contributes zeros, and receives the average like all others.
@@ -54,37 +54,37 @@ namespace coxswain {
 // that a hook keeps back are never weighted.
 //
 // Errors: any error in a step (of the hook, of a collective, of the caller)
-// aborts the communicator, which also ends the waiting of its peers (over gloo
+// aborts the communicator, which also ends the waits of its peers (over gloo
 // with UNAVAILABLE, as for any broken connection), and rolls the hook back. The
 // reducer is broken from then on: everything returns the first error, which
 // names rank, step and bucket. The contents of the buckets are then undefined.
 //
-// On a GPU: gradients come on the caller's stream, which is asked for on the
-// thread that marks them (ReducerOptions::caller_stream), and marking does not
-// wait until they stand. What the caller enqueues on that stream once Finish
-// has returned finds the averages.
+// On a GPU: gradients are computed on the caller's stream, which
+// ReducerOptions::caller_stream returns on the thread that marks them, and
+// marking does not wait for it. What the caller enqueues on that stream once
+// Finish has returned reads the averages.
 //
-// Threading: all methods are for one thread at a time, but: MarkReady is safe
-// from any thread between BeginStep and Finish; Abort, status, step, report and
-// totals at any time. The hook is called by
-// the exchange thread within a step, and by the callers of the other methods.
+// Threading: all methods are for one thread at a time, except that MarkReady is
+// safe from any thread between BeginStep and Finish, and Abort, status, step,
+// report and totals at any time. The hook is called by the exchange thread
+// within a step, and by the callers of the other methods.
 class Reducer {
  public:
   struct MarkOptions {
-    // False: the rank's backward pass does not reach the parameter. What is
-    // marked is its contribution all the same.
+    // False: the rank's backward pass does not reach the parameter. Its
+    // gradient is part of the average all the same.
     bool used = true;
-    // MarkReady(parameter, gradient, ...) only: the average (clipped, if that
-    // is asked for) is copied to `gradient` before Finish returns, unless the
+    // MarkReady(parameter, gradient, ...) only: the average (clipped with
+    // max_norm) is copied to `gradient` before Finish returns, unless the
     // parameter is unused everywhere; the memory stays valid until then.
     bool copy_back = false;
   };
 
-  // Plans the buckets, takes their memory from the communicator and
-  // configures the hook. No collective. Hook, communicator and clock outlive
-  // the reducer. INVALID_ARGUMENT names what is wrong with the parameters or
-  // options: the parameters are not on one device, or not on the
-  // one whose memory the communicator moves.
+  // Plans the buckets, takes their memory from the communicator and configures
+  // the hook. No collective. Hook, communicator and clock outlive the reducer.
+  // Fails with INVALID_ARGUMENT, naming the parameters or options that are not
+  // valid: the parameters are not on one device, or not on the one whose memory
+  // the communicator moves.
   static absl::StatusOr<std::unique_ptr<Reducer>> Create(
       const ReducerOptions& options, std::vector<ParameterSpec> parameters,
       Hook* hook, Communicator* communicator);
@@ -92,99 +92,104 @@ class Reducer {
   // Never waits for peers: a step in flight is aborted. On a GPU, waits for
   // what is on the caller's stream, which may read the views.
   ~Reducer();
-  // The first half of it: nothing works on the buckets any more. After this
-  // the views are all that is left to use.
+  // Ends all work on the buckets, as the first half of the destructor. After
+  // this only the views may be used.
   void Stop();
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return layout_->buckets(); }
 
-  // Where parameter's gradient lies in its bucket, row-major. The caller may
-  // write there until it marks the gradient, and from the end of Finish until
-  // the next step's marking.
+  // Returns where the parameter's gradient lies in its bucket, row-major. The
+  // caller may write there until it marks the gradient, and from the end of
+  // Finish until the next step's marking.
   Span GradientView(int parameter) const { return Place(parameter).view; }
   const GradientPlace& Place(int parameter) const;
-  // Counts changes of the layout.
+  // Returns the number of changes of the layout.
   int64_t layout_version() const { return layout_version_; }
   bool layout_frozen() const { return frozen_; }
 
   // Begins a step. All ranks begin the same steps. With
-  // ReducerOptions::uneven_inputs `weight` is how much this rank's gradients
-  // count; with 0 it has no data: all its gradients are zeros, already marked,
-  // and its views are overwritten. Where all weights are 0, nothing is
-  // exchanged and the report is `empty`. INVALID_ARGUMENT: a weight that is
-  // negative or not finite, or another one than 1 without that option.
+  // ReducerOptions::uneven_inputs `weight` is the weight of this rank's
+  // gradients; with 0 it has no data: all its gradients are zeros, already
+  // marked, and its views are overwritten. If all weights are 0, nothing is
+  // exchanged and the report is `empty`. Fails with INVALID_ARGUMENT if a
+  // weight is negative or not finite, or is not 1 without that option, and with
   // FAILED_PRECONDITION if the last step has been neither committed nor rolled
   // back.
   absl::Status BeginStep(double weight = 1);
-  // The same for gradients of several micro-batches, announced at the options'
-  // gate: the average is the sum over the ranks of divisor * gradients, over
-  // the sum of ticket.weight (without uneven_inputs: the mean over the ranks,
-  // and neither counts). Gradients of micro-batches whose weights are all 0 are
-  // marked as ever, and replaced by zeros. The reducer fills in the ticket's
-  // hook, layout, digest and plan version. A `local` step, in which the ranks
+  // Begins a step of several micro-batches, announced at the options' gate: the
+  // average is the sum over the ranks of divisor * gradients, over the sum of
+  // ticket.weight (without uneven_inputs: the mean over the ranks, and neither
+  // counts). Gradients of micro-batches whose weights are all 0 are marked as
+  // usual, and replaced by zeros. The reducer fills in the ticket's hook,
+  // layout, digest and plan version. A `local` step, in which the ranks
   // exchange nothing, is not announced: every rank commits its own.
   absl::Status BeginStep(const schedule::Ticket& ticket, double divisor,
                          bool local = false);
 
-  // The gradient stands in GradientView(parameter).
+  // Marks a gradient that is in GradientView(parameter).
   absl::Status MarkReady(int parameter);
   absl::Status MarkReady(int parameter, const MarkOptions& mark);
-  // Copies it there first: same count and type as the parameter, row-major.
+  // Copies the gradient there first: same count and type as the parameter,
+  // row-major.
   absl::Status MarkReady(int parameter, Span gradient);
   absl::Status MarkReady(int parameter, Span gradient, const MarkOptions& mark);
-  // The rank's backward pass does not reach the parameter: writes zeros there.
+  // Writes zeros there, for a parameter that the rank's backward pass does not
+  // reach.
   absl::Status MarkZeros(int parameter);
 
-  // Parameters that have not been marked in this step.
+  // Returns the parameters that have not been marked in this step.
   std::vector<int> Unmarked() const;
 
   // Waits until all buckets hold averages; afterwards the caller ends the step
-  // with Commit or Rollback. DEADLINE_EXCEEDED after options.timeout.
+  // with Commit or Rollback. Fails with DEADLINE_EXCEEDED after
+  // options.timeout.
   absl::Status Finish();
 
-  // With find_unused_parameters, in the step finished last, until the next one
-  // begins: no rank's backward pass reached the parameter; or, where the hook
-  // left each rank with its own gradients, not this rank's.
+  // With find_unused_parameters: returns whether, in the step finished last, no
+  // rank's backward pass reached the parameter; or, if the hook left each rank
+  // with its own gradients, not this rank's. Valid until the next step begins.
   bool unused_everywhere(int parameter) const;
 
   // Returns what all ranks do with the finished step: waits for the gate's
-  // decision; without a gate it is the vote. Once a step; again, it is the
-  // same. With ReducerOptions::on_average the exchange has asked before, with a
-  // vote to commit, and this one does not count. Every step that was announced
-  // is decided on, also an empty one, which is then rolled back. A vote against
-  // the step that is `unanimous`, because it follows from the averages, has it
-  // skipped even where votes do not count. An error (ABORTED: the ranks did
-  // different things) breaks the reducer.
+  // decision; without a gate the decision is the vote. Asks once a step; later
+  // calls return the same. With ReducerOptions::on_average the exchange has
+  // asked before, with a vote to commit, and this vote does not count. Every
+  // step that was announced is decided on, also an empty one, which is then
+  // rolled back. A vote against the step that is `unanimous`, because it
+  // follows from the averages, has it skipped even where votes do not count. An
+  // error (ABORTED: the ranks did different things) breaks the reducer.
   absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote = {},
                                             bool unanimous = false);
 
-  // Makes what the hook staged in a finished step current. FAILED_PRECONDITION
-  // if Decide has returned to skip it, or, with a gate, nothing yet.
+  // Makes what the hook staged in a finished step current. Fails with
+  // FAILED_PRECONDITION if Decide has returned to skip the step or, with a
+  // gate, has not returned.
   absl::Status Commit();
-  // Ends a finished step as if it had not been, for the hook. In an unfinished
-  // step, of which peers may have seen buckets, it is Abort; so it is with a
-  // gate, if Decide has not been called, or has returned that the others
-  // commit. Otherwise nothing.
+  // Undoes a finished step for the hook. Aborts an unfinished step, of which
+  // peers may have received buckets; with a gate also one on which Decide has
+  // not been called, or has returned that the others commit. Otherwise does
+  // nothing.
   void Rollback();
 
-  // Between steps, on all ranks alike:
+  // The following are called between steps, on all ranks alike.
 
-  // Other bucket sizes.
+  // Changes the bucket sizes.
   absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
-  // Other parameters: groups added or frozen later. The hook keeps its state
-  // for those that stay, by name and shape. `settings`, if given, take the
-  // place of ReducerOptions::settings.
+  // Changes the parameters: groups added or frozen later. The hook keeps its
+  // state for those that stay, by name and shape. `settings`, if given, replace
+  // ReducerOptions::settings.
   absl::Status ChangeParameters(
       std::vector<ParameterSpec> parameters,
       std::optional<std::map<std::string, std::string>> settings = {});
-  // Another hook, which outlives the reducer; collective. With `carry_state` it
-  // takes over what the old one keeps, each rank its own (Hook::SaveOwn and
-  // LoadOwn), of which nothing travels. A hook that has no LoadOwn gets the
-  // merged state of all ranks, as from a checkpoint: RESOURCE_EXHAUSTED if
-  // that is larger than 64 MiB and 32 bytes per element of the gradients.
-  // FAILED_PRECONDITION if the state is another kind of hook's, and the old
-  // hook stays. INVALID_ARGUMENT for one that needs an averager.
+  // Changes to another hook, which outlives the reducer; collective. With
+  // `carry_state` it takes over the old one's state, each rank its own
+  // (Hook::SaveOwn and LoadOwn), of which nothing is sent. A hook that has no
+  // LoadOwn gets the merged state of all ranks, as from a checkpoint. Fails
+  // with RESOURCE_EXHAUSTED if that is larger than 64 MiB and 32 bytes per
+  // element of the gradients; with FAILED_PRECONDITION if the state is another
+  // kind of hook's, and the old hook stays; with INVALID_ARGUMENT for a hook
+  // that needs an averager.
   absl::Status ChangeHook(Hook* hook, bool carry_state);
 
   // Takes over the plan's header exchange, and its version, from the next step
@@ -202,10 +207,10 @@ class Reducer {
   // Returns the first error, if there was one.
   absl::Status status() const;
 
-  // The hook's count of committed steps when the step was begun.
+  // Returns the hook's number of committed steps when the step was begun.
   int64_t step() const;
 
-  // Of the step finished last.
+  // Returns the report of the step finished last.
   StepReport report() const;
   ReducerTotals totals() const;
 
@@ -215,20 +220,20 @@ class Reducer {
   Reducer(const ReducerOptions& options, Hook* hook,
           Communicator* communicator);
 
-  // Divides the buckets by this order, carries over what stands in them, and
+  // Divides the buckets by this order, carries their contents over, and
   // configures the hook.
   absl::Status ApplyLayout(const BucketPlanOptions& buckets,
                            std::vector<ParameterSpec> parameters,
                            const std::vector<int>& order);
-  // Its elements are zeros, or what stands in the layout before.
+  // Fills it with zeros, or with the contents of the layout before.
   absl::Status FillLayout(BucketLayout& layout,
                           const std::vector<ParameterSpec>& parameters);
   absl::Status Rebuild();
-  // FAILED_PRECONDITION in a step, or the first error.
+  // Fails with FAILED_PRECONDITION in a step, or with the first error.
   absl::Status CheckIdle(absl::string_view what) const;
   absl::Status CheckTicket(const schedule::Ticket& ticket,
                            double divisor) const;
-  // Fills in what the caller of BeginStep need not know.
+  // Fills in the fields that the caller of BeginStep does not know.
   schedule::Ticket Complete(const schedule::Ticket& ticket) const;
   void MakeExchange(const schedule::Ticket& ticket, double divisor);
   absl::Status Announce(const schedule::Ticket& ticket);
@@ -244,43 +249,43 @@ class Reducer {
   absl::StatusOr<schedule::Decision> AskGate(const schedule::Vote& vote,
                                              bool unanimous);
 
-  // How many ranks could not change over to another hook, and to how many of
-  // these it has no LoadOwn.
+  // How many ranks could not change to another hook, and how many of these
+  // because it has no LoadOwn.
   struct HookChange {
     int64_t failed = 0;
     int64_t unimplemented = 0;
   };
   absl::StatusOr<HookChange> CompareChanges(const absl::Status& own);
-  // OK on all ranks or on none.
+  // Returns OK on all ranks or on none.
   absl::Status AllOrNone(const absl::Status& own,
                          const HookChange& change) const;
-  // `hook` takes over what this rank keeps.
+  // Loads this rank's state of the current hook into `hook`.
   absl::Status CarryState(Hook& hook) const;
-  // The same through a checkpoint's state, for hooks without LoadOwn.
+  // Does so through a checkpoint's state, for hooks without LoadOwn.
   absl::Status CarryMergedState(Hook& hook);
 
   absl::Status BeginMarks();
   absl::Status Claim(int parameter, const GradientMarks::Mark& mark);
   absl::Status MarkedTwice(int parameter) const;
-  // Its gradient stands, or will when the caller's stream gets there.
+  // The gradient is ready, or will be when the caller's stream gets there.
   absl::Status CountDown(int parameter);
   absl::Status ClearAndCount(int parameter);
   void MarkMissing();
   const Bucket& BucketOf(int parameter) const;
-  // Clips, and copies what has not been copied to its place outside.
+  // Clips, and copies the averages that have not been copied outside yet.
   absl::Status Deliver(StepReport& report);
   void Publish(const StepReport& report);
   absl::Status CheckCommit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether it is what the other ranks do.
+  // Fails if the other ranks commit the step, or have not decided on it.
   absl::Status CheckRollback() const;
-  // Rolls the hook back if there was a step. False if there was none, or it
-  // broke the reducer.
+  // Rolls the hook back if there was a step. Returns false if there was none,
+  // or it broke the reducer.
   bool EndStep();
 
   // Compares Description over the ranks, once.
   absl::Status EnsureAgreement();
   std::vector<std::string> Description() const;
-  // Keeps the first error; true if it is this one.
+  // Keeps the first error; returns whether it is this one.
   bool Keep(const absl::Status& status);
   // Keeps the first error and aborts the communicator with it. Returns it.
   absl::Status Fail(const absl::Status& status);

@@ -21,45 +21,45 @@ namespace coxswain {
 
 struct ReducerOptions {
   BucketPlanOptions buckets;
-  // After the first step, buckets are divided anew by the order in which its
-  // gradients became ready on rank 0. Otherwise, and where the hook needs a
-  // frozen layout from the start, reversed registration order stays.
+  // After the first step, buckets are divided again by the order in which its
+  // gradients became ready on rank 0. Otherwise, and if the hook needs a frozen
+  // layout from the start, reversed registration order stays.
   bool rebuild = true;
   // Fills in unused_everywhere, at the cost of one small all-reduce a step.
   bool find_unused_parameters = false;
   // Ranks may have different weights, and run out of data: see BeginStep. Costs
   // one small all-reduce a step, while the first gradients are computed.
   bool uneven_inputs = false;
-  // With uneven_inputs: a step in which a rank has no data is one of no data
+  // With uneven_inputs: once a rank has no data for a step, the step is `empty`
   // for all, as if all weights were 0.
   bool end_at_first = false;
   // Fills StepReport's norm and non_finite: a pass over each bucket by the
-  // exchange thread, or none where it copies the averages out anyway.
+  // exchange thread, or none if it copies the averages out anyway.
   bool statistics = false;
   // Above 0: gradients whose norm is larger are scaled down to it, by Finish.
   // Implies `statistics`. Gradients that are not finite stay as they are.
   double max_norm = 0;
-  // Called by the exchange thread as soon as a bucket's averages stand where
-  // they belong, for an optimizer step while other buckets still travel. The
-  // step cannot be undone then: goes with neither max_norm nor
-  // find_unused_parameters, and its user calls Commit, not Rollback. With a
-  // gate, the exchange waits for the decision before the first call; there is
-  // none in a step that is skipped.
+  // Called by the exchange thread as soon as a bucket's averages are complete,
+  // for an optimizer step while other buckets are still exchanged. The step
+  // cannot be undone then: contradicts max_norm and find_unused_parameters, and
+  // its user calls Commit, not Rollback. With a gate, the exchange waits for
+  // the decision before the first call; there is none in a step that is
+  // skipped.
   std::function<absl::Status(const Bucket&)> on_average;
   // Called at the end of Finish, by its thread.
   std::function<void(const StepReport&)> on_step;
-  // Where each step is announced and decided; null: nowhere. Outlives the
-  // reducer.
+  // The gate at which each step is announced and decided; null: none. Outlives
+  // the reducer.
   schedule::StepGate* gate = nullptr;
-  // Of the plan that the job begins with; 0: none.
+  // The version of the plan that the job begins with; 0: none.
   int64_t plan_version = 0;
   // Whether ranks compare parameters, hook and options first: see Reducer.
   bool verify = true;
   // Further settings that must be equal on all ranks.
   std::map<std::string, std::string> settings;
-  // The stream on which the caller has enqueued a gradient that it marks, asked
-  // for on the thread that does; of parameters on a GPU. Null: the device's
-  // default stream. A step ends with an error of it.
+  // Returns the stream on which the caller has enqueued a gradient that it
+  // marks; called on the thread that marks, for parameters on a GPU. Null: the
+  // device's default stream. Its error ends the step.
   std::function<absl::StatusOr<DeviceStream>()> caller_stream;
   // The longest that one collective, or Finish, may take. The communicator has
   // a bound of its own, SessionOptions::collective_timeout: the shorter one
@@ -70,7 +70,8 @@ struct ReducerOptions {
 
   // Returns whether the averages' norm is needed.
   bool measures() const { return statistics || max_norm > 0; }
-  // Returns how long to wait for what an abort ends: it uses memory until then.
+  // Returns how long to wait, after an abort, for operations that still use
+  // memory.
   absl::Duration after_abort() const {
     return std::max(timeout, absl::Seconds(10));
   }

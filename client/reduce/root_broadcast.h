@@ -11,10 +11,10 @@ namespace coxswain {
 
 // Copies root's data to all ranks, small spans packed together. All ranks pass
 // spans of the same sizes in the same order, in memory that the communicator
-// moves: the CPU's or, with a device_queue, of its GPU too, as they are when
-// that queue's stream gets to them. UNIMPLEMENTED, before anything is sent, for
-// a span elsewhere. Any other error
-// is returned once nothing uses the spans any more, or, where the communicator,
+// moves: the CPU's or, with a device_queue, of its GPU too, with the contents
+// that they have when that queue's stream gets to them. Fails with
+// UNIMPLEMENTED, before anything is sent, for a span elsewhere. Any other error
+// is returned once the spans are not used any more, or, if the communicator,
 // which is aborted then, does not end, another `timeout` later.
 absl::Status BroadcastSpans(Communicator& communicator,
                             const std::vector<Span>& spans, int root,

@@ -22,17 +22,16 @@
 
 namespace coxswain {
 
-// What the ranks exchange in one step, in this order: the header (weights, who
-// is out of data, plans), the buckets, which parameters they used, and, in the
-// first step, rank 0's order of gradients.
+// Exchanges what the ranks need of one step, in this order: the header
+// (weights, which ranks are out of data, plans), the buckets, which parameters
+// they used, and, in the first step, rank 0's order of gradients.
 //
 // Buckets are begun strictly in index order, whichever is ready first, in
 // rounds. Round r waits until bucket r is ready, begins it (Prepare and the
 // first Advance), and then advances each earlier bucket that is still in flight
 // by one, the latest first. So a hook computes on bucket r-1 while bucket r's
 // collective runs, and the order depends only on how often each exchange
-// advances, which is the same on all ranks; never on when something became
-// ready or ended.
+// advances, which is the same on all ranks; never on timing.
 //
 // Made by the reducer for each step; Run is called by its exchange thread, and
 // the results are read after that.
@@ -46,9 +45,9 @@ class StepExchange {
     Communicator* communicator = nullptr;
     GradientMarks* marks = nullptr;
     GradientMemory* memory = nullptr;
-    // Breaks the reducer with this error, and returns the first one there was.
+    // Breaks the reducer with this error, and returns its first error.
     std::function<absl::Status(const absl::Status&)> fail;
-    // What all ranks do with the step; asked before on_average is called.
+    // Returns what all ranks do with the step; called before on_average.
     std::function<absl::StatusOr<schedule::Decision>()> decide;
     size_t parameters = 0;
     schedule::Ticket ticket;    // this rank's
@@ -58,27 +57,27 @@ class StepExchange {
 
   explicit StepExchange(Context context);
 
-  // The first part, in all steps alike. FAILED_PRECONDITION, on all ranks, if
-  // they follow different plans.
+  // Exchanges the header, in all steps alike. Fails with FAILED_PRECONDITION,
+  // on all ranks, if they follow different plans.
   absl::Status ExchangeHeader();
   absl::Status CheckPlans() const;
-  // The rest.
+  // Exchanges everything else.
   absl::Status Run();
 
   // Returns what the ranks agreed on: all of StepReport's fields on weights.
   const StepReport& report() const { return report_; }
-  // That the hook has started, among all ranks.
+  // Returns how many collectives among all ranks the hook has started.
   int64_t collectives() const { return collectives_; }
-  // By bucket, without the times at which they were ready.
+  // Returns the timings by bucket, without the times at which they were ready.
   const std::vector<BucketTiming>& timings() const { return timings_; }
-  // With find_unused_parameters: how many ranks used each parameter.
+  // With find_unused_parameters: returns how many ranks used each parameter.
   const std::vector<int32_t>& users() const { return users_; }
-  // With learns_order: a permutation of the parameters.
+  // With learns_order: returns a permutation of the parameters.
   const std::vector<int>& ready_order() const { return ready_order_; }
 
  private:
   void ReadHeader(const std::vector<double>& header);
-  // Once the sum of the weights is known.
+  // Sets this rank's factor, or share, once the sum of the weights is known.
   void Weigh();
   const std::vector<Bucket>& buckets() const {
     return shared_.empty() ? *context_.buckets : shared_;
@@ -94,10 +93,10 @@ class StepExchange {
 
   absl::Status ExchangeAll();
   absl::Status ExchangeBuckets();
-  // All rounds. After an error collectives may still be in flight.
+  // Runs all rounds. After an error collectives may still be in flight.
   absl::Status RunRounds();
   absl::Status Begin(const Bucket& bucket);
-  // One phase; resets `flight.exchange` when the average stands.
+  // Runs one phase; resets `flight.exchange` when the average is complete.
   absl::Status Advance(Flight& flight);
   absl::Status AwaitWork(Flight& flight);
   // After an error and the abort of the communicator: waits until no collective
@@ -107,23 +106,23 @@ class StepExchange {
   absl::Status InBucket(const Bucket& bucket, const absl::Status& status) const;
   absl::Status AwaitReady(const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
-  // To options.on_average, unless the step is skipped.
+  // Calls options.on_average, unless the step is skipped.
   absl::Status HandOver(const Bucket& bucket);
   void* TakeOutside(int parameter);
   absl::Status ExchangeUsers();
   absl::Status ExchangeOrder();
-  // `memory` is the collective's, and lives until that has ended, even if the
-  // wait gives up.
+  // Waits for a collective that uses `memory`, which lives until it has ended,
+  // even if the wait times out.
   absl::Status Await(const WorkPtr& work, std::shared_ptr<const void> memory);
 
   const Context context_;
   Communicator& communicator_;
-  // What this rank's gradients are multiplied by before the hook has them.
+  // The factor of this rank's gradients before the hook.
   double scale_ = 1;
-  // Those of the context with this rank's share, if the hook applies it.
+  // The context's buckets with this rank's share, if the hook applies it.
   std::vector<Bucket> shared_;
   std::vector<int64_t> plans_;  // by rank, with a header
-  // Whether on_average may be called; asked once.
+  // Whether on_average may be called; decided once.
   std::optional<bool> takes_averages_;
   StepReport report_;
   int64_t collectives_ = 0;

@@ -37,7 +37,7 @@ struct StepReport {
   double total_weight = 0;
   int live_ranks = 0;
   int first_live_rank = 0;
-  // Ranks that had data for it, also such as summed up to a weight of zero.
+  // Ranks that had data for the step, also if its weights sum up to zero.
   int ranks_with_data = 0;
   // Ranks whose data has ended, with this step or before it.
   int ended_ranks = 0;
@@ -50,8 +50,8 @@ struct StepReport {
   // are clipped, and the same bits on all ranks.
   double gradient_norm = 0;  // 2-norm over all of them
   int64_t non_finite = 0;    // elements that are infinite or not a number
-  // What the gradients were multiplied by, so that their norm is at most
-  // ReducerOptions::max_norm; 1 also where non_finite > 0.
+  // The factor by which the gradients were clipped to ReducerOptions::max_norm;
+  // 1 also if non_finite > 0.
   double clip_scale = 1;
 };
 

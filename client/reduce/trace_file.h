@@ -12,11 +12,11 @@
 
 namespace coxswain {
 
-// Steps of one rank as a trace in Chrome's JSON format (an array of events, for
-// chrome://tracing or ui.perfetto.dev): a process per rank, one track for the
-// training thread (from BeginStep until the last gradient, and its waiting in
-// Finish) and one per bucket (waits for its turn, compress, exchange,
-// decompress). Times are microseconds of the reducer's clock.
+// Writes steps of one rank as a trace in Chrome's JSON format (an array of
+// events, for chrome://tracing or ui.perfetto.dev): a process per rank, one
+// track for the training thread (from BeginStep until the last gradient, and
+// its wait in Finish) and one per bucket (waits for its turn, compress,
+// exchange, decompress). Times are microseconds of the reducer's clock.
 //
 // The file can be read while it grows, as the format allows the array's end to
 // be missing. Written by the reducer's owner, from its on_step.
@@ -24,24 +24,25 @@ namespace coxswain {
 // Threading: one thread at a time.
 class TraceFile {
  public:
-  // Replaces the file at TracePath(path, rank). Errors are the file system's,
-  // with the path.
+  // Replaces the file at TracePath(path, rank). Fails with the file system's
+  // errors, with the path.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(
       const std::string& path, int rank, const std::string& host = "");
   virtual ~TraceFile() = default;
 
-  // Appends a finished step. Once it has failed (a full disk), it returns the
-  // first error and writes nothing more.
+  // Appends a finished step. After an error (a full disk) it returns that error
+  // and writes nothing more.
   virtual absl::Status Add(const StepReport& report) = 0;
 };
 
-// Lets the reducer's steps go to such a file as well as to the callback of
-// before. Nothing to do where `path` is empty. A file that cannot be written
-// later ends with a warning. Fails as TraceFile::Open.
+// Adds such a file to options->on_step, which keeps its earlier callback. Does
+// nothing if `path` is empty. A file that cannot be written later ends with a
+// warning. Fails as TraceFile::Open.
 absl::Status AddTrace(const std::string& path, int rank,
                       ReducerOptions* options);
 
-// "runs/trace.json" on rank 2: "runs/trace.rank2.json"; "trace": "trace.rank2".
+// Returns "runs/trace.rank2.json" for "runs/trace.json" on rank 2,
+// "trace.rank2" for "trace".
 std::string TracePath(const std::string& path, int rank);
 
 }  // namespace coxswain

@@ -24,10 +24,11 @@
 
 namespace coxswain {
 
-// Saves what a program trains, whatever its framework, and goes on from it: the
-// bytes of its model and of its optimizer, the hook's state (and the
-// averager's), where the plan's streams are, and bytes of the program's own.
-// client/torch/module_checkpoint.h is this for libtorch, and says when to call
+// Saves the training state of a program of any framework, and resumes from it:
+// the bytes of its model and of its optimizer, the hook's state (and the
+// averager's), the positions of the plan's streams, and bytes of the program's
+// own. client/torch/module_checkpoint.h is this for libtorch, and describes
+// when to call what.
 // what.
 //
 // Life-cycle: one session, which outlives it, and one object of it. Its
@@ -37,7 +38,7 @@ namespace coxswain {
 class ProgramCheckpoint {
  public:
   struct Options {
-    // Makes the hook that a plan names, and needed.
+    // Makes the hook that a plan names; required.
     std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
         make_hook;
     // As those of AsyncCheckpoint.
@@ -56,7 +57,7 @@ class ProgramCheckpoint {
     std::function<absl::Status(absl::string_view bytes)> load_optimizer;
   };
 
-  // What trains, as it is between two steps.
+  // The training state between two steps.
   struct Training {
     Accumulator* accumulator = nullptr;
     Hook* hook = nullptr;
@@ -64,12 +65,12 @@ class ProgramCheckpoint {
     std::vector<ParameterSpec> parameters;
     // Exchanges whose decision this rank has.
     int64_t decided = 0;
-    // Brings the ranks' parameters together, where an averager has let them go
-    // apart.
+    // Makes the ranks' parameters equal, where an averager has let them
+    // diverge.
     std::function<absl::Status()> unite;
   };
 
-  // What a program goes on from.
+  // The state that a program resumes from.
   struct Resumed {
     std::string checkpoint_id;
     int64_t step = 0;
@@ -78,19 +79,19 @@ class ProgramCheckpoint {
 
   ProgramCheckpoint(Session& session, Program program, const Options& options);
 
-  // After a step, on all ranks alike: copies the state; nothing if this step
-  // has been saved. Tells whether it did. `blobs` are the same on all ranks;
-  // their names begin with no dot. What goes wrong is reported and logged, and
-  // is no error of training: only that of `unite` is. In the middle of a window
-  // nothing is copied, which is logged (checkpoint_not_copied).
+  // After a step, on all ranks alike: copies the state; does nothing if this
+  // step has been saved. Returns whether it copied. `blobs` are the same on all
+  // ranks; their names begin with no dot. Errors are reported and logged, and
+  // do not end training: only that of `unite` is returned. In the middle of a
+  // window nothing is copied, which is logged (checkpoint_not_copied).
   absl::StatusOr<bool> Save(const Training& training, absl::string_view reason,
                             const Blobs& blobs = {});
 
-  // Before the session is left: waits for what is being saved. As
+  // Waits for the save in progress, before the session is left. As
   // AsyncCheckpoint::Finish.
   absl::Status Finish(absl::Duration timeout) { return saver_.Finish(timeout); }
 
-  // Goes on from a checkpoint of this job, of any world size: the one named, or
+  // Resumes from a checkpoint of this job, of any world size: the one named, or
   // "newest", which is then the same for all ranks. All ranks call it before
   // the first step.
   //   NOT_FOUND            there is none

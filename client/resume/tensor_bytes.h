@@ -16,21 +16,22 @@ namespace coxswain {
 // each text and run of elements after its length, all numbers 8 bytes,
 // little-endian.
 
-// What has to be the same where the bytes are loaded. Names are unique.
+// What must be the same where the bytes are loaded. Names are unique.
 struct TensorForm {
   std::string name;
   std::string form;
   size_t bytes = 0;
 };
 
-// Writes over `bytes`, whose memory is used again where it suffices. `copy`
-// writes the elements of the tensor with this number.
+// Writes over `bytes`, whose memory is used again if it suffices. `copy` writes
+// the elements of the tensor with this number.
 void SaveTensors(const std::vector<TensorForm>& tensors,
                  const std::function<void(size_t tensor, char* to)>& copy,
                  std::string* bytes);
 
-// Returns each tensor's elements, within `bytes`. DATA_LOSS: these are no such
-// bytes. FAILED_PRECONDITION lists what is saved otherwise than here.
+// Returns each tensor's elements, within `bytes`. Fails with DATA_LOSS if the
+// bytes are not valid, and with FAILED_PRECONDITION, listing what is saved
+// differently.
 absl::StatusOr<std::vector<absl::string_view>> LoadTensors(
     absl::string_view bytes, const std::vector<TensorForm>& here);
 

@@ -34,12 +34,12 @@ class BulkStream {
   bool WritesDone();
   // Returns false at the end, whose status Finish returns.
   bool Read(grpc::ByteBuffer* message);
-  // How the call ended, or the status of the raised cancel signal. Called
-  // once, last.
+  // Returns how the call ended, or the status of the raised cancel signal.
+  // Called once, last.
   absl::Status Finish();
 
  private:
-  // Waits for the one operation under way; whether it succeeded.
+  // Waits for the operation in progress; returns whether it succeeded.
   bool Await();
 
   const ContextPtr context_;

@@ -24,7 +24,7 @@ using ContextPtr = std::shared_ptr<grpc::ClientContext>;
 
 using ChannelPtrs = std::vector<std::shared_ptr<grpc::Channel>>;
 
-// Over one channel to each coordinator of a list.
+// Returns a Failover over one channel to each coordinator of a list.
 inline Failover FailoverOver(const ChannelPtrs& channels) {
   return Failover(
       channels.size(),
@@ -45,10 +45,9 @@ inline ContextPtr MakeContext(const CallOptions& options) {
 }
 
 // Returns the error of a call that has ended without a status of a coordinator,
-// with what that probably means: a coordinator that ends or refuses a call
-// sends a status, and a connection that is lost ends it with UNAVAILABLE. So
-// does a coordinator whose gRPC has ended the call to free memory, at whatever
-// point.
+// with its probable cause: a coordinator that ends or refuses a call sends a
+// status, and a lost connection ends it with UNAVAILABLE. A coordinator whose
+// gRPC has ended the call to free memory also sends no status of its own.
 inline absl::Status ExplainReset(const absl::Status& status) {
   // ENHANCE_YOUR_CALM of HTTP/2 (RFC 9113, 7).
   if (absl::IsResourceExhausted(status) &&

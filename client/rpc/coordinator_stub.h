@@ -28,21 +28,21 @@ struct CallOptions {
   absl::Duration timeout = absl::Seconds(30);
   // Ends the call with the signal's status. May be null; outlives the call.
   CancelSignal* cancel = nullptr;
-  // Whether a stub that retries may do so.
+  // Whether a stub that retries may repeat the call.
   bool retry = true;
   // Returned by Finish of an UploadStream, DownloadStream or VerifyStream.
   std::function<void(const absl::Status&)> on_stream_end;
 };
 
 // A stream of events from the coordinator. Destroying it ends it; no callback
-// runs after that, so it must not be destroyed from within one.
+// is called after that, so it must not be destroyed from within one.
 class EventStream {
  public:
   virtual ~EventStream() = default;
 };
 
-// What a stream calls, one at a time, on a thread of the library: any number
-// of events, then the end.
+// The callbacks of a stream, called one at a time, on a thread of the library:
+// any number of events, then the end.
 template <typename Event>
 struct StreamCallbacks {
   std::function<void(const Event&)> on_event;
@@ -52,19 +52,19 @@ struct StreamCallbacks {
 // The Attach stream, to which requests are written as well.
 class AttachStream : public EventStream {
  public:
-  // Queues a request. False if it was not taken: the stream has ended, or too
-  // many requests wait.
+  // Queues a request. Returns false if it was not taken: the stream has ended,
+  // or too many requests wait.
   virtual bool Send(const v1::AttachRequest& request) = 0;
 };
 
 class UploadStream {
  public:
   virtual ~UploadStream() = default;
-  // Blocks while the coordinator is slow. False if the stream has broken:
-  // Finish returns why.
+  // Blocks while the coordinator is slow. Returns false if the stream has
+  // broken: Finish returns why.
   virtual bool Write(const v1::UploadRequest& request) = 0;
-  // The same for a chunk, whose bytes are not copied if `owner` keeps them
-  // alive and unchanged: it may be let go later than the stream.
+  // Writes a chunk, whose bytes are not copied if `owner` keeps them alive and
+  // unchanged: it may be released later than the stream.
   virtual bool WriteChunk(int64_t offset, absl::string_view data,
                           uint32_t crc32c,
                           const std::shared_ptr<const void>& owner) {
@@ -84,8 +84,8 @@ class DownloadStream {
   // Blocks for the next message. Returns false at the end, whose status Finish
   // returns.
   virtual bool Read(v1::DownloadChunk* message) = 0;
-  // The same, with the bytes of a chunk as they have come, in pieces that live
-  // until the next call. The message may hold them, too.
+  // Reads the bytes of a chunk as they were received, in pieces that live until
+  // the next call. The message may hold them, too.
   virtual bool ReadPieces(v1::DownloadChunk* message,
                           std::vector<absl::string_view>* data) {
     if (!Read(message)) return false;
@@ -103,12 +103,12 @@ class VerifyStream {
   virtual absl::Status Finish() = 0;
 };
 
-// The rpcs of the coordinator, free of gRPC's types: what the components of the
-// client and the command line speak through, and what tests replace. The
-// statuses of each call are those of proto/*.proto.
+// The rpcs of the coordinator, free of gRPC's types: used by the components of
+// the client and the command line, and replaced by tests. The statuses of each
+// call are those of proto/*.proto.
 //
 // Unary calls block. Implementations are thread-safe and provide the virtual
-// functions only; the typed calls are spelled once, here.
+// functions only; the typed calls are defined once, here.
 class CoordinatorStub {
  public:
   virtual ~CoordinatorStub() = default;
@@ -163,10 +163,10 @@ class CoordinatorStub {
   virtual std::unique_ptr<VerifyStream> Verify(const v1::VerifyRequest& request,
                                                const CallOptions& options) = 0;
 
-  // Returns whether it is connected at this moment.
+  // Returns whether it is connected now.
   virtual bool Connected() const = 0;
 
-  // Where the coordinator is, for messages.
+  // Returns the coordinator's address, for messages.
   virtual std::string address() const = 0;
 
   // Makes the unary call named "/coxswain.v1.<Service>/<Method>".

@@ -12,8 +12,8 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/support/client_interceptor.h"
 
-// Connections to the coordinator and to fallback coordinators, and all that
-// this side knows of gRPC's credentials.
+// Connections to the coordinator and to fallback coordinators, and this side's
+// use of gRPC's credentials.
 
 namespace coxswain {
 
@@ -35,15 +35,16 @@ std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,
     const std::string& job);
 
-// For a fallback coordinator. FAILED_PRECONDITION if the coordinator knows who
-// calls, and this worker has no certificate for its peers to check.
+// Returns the credentials of a fallback coordinator. Fails with
+// FAILED_PRECONDITION if the coordinator authenticates its callers, and this
+// worker has no certificate for its peers to check.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
 MakeFallbackServerCredentials(const ClientSecurity& security);
 
-// Whether a peer may attach to the fallback coordinator of this job: over an
-// encrypted connection by its certificate, over any other always, as no caller
-// is asked for a proof there. PERMISSION_DENIED, or UNAUTHENTICATED if the
-// certificate has run out.
+// Returns OK if a peer may attach to the fallback coordinator of this job: over
+// an encrypted connection by its certificate, over any other always, as callers
+// are not authenticated there. Fails with PERMISSION_DENIED, or with
+// UNAUTHENTICATED if the certificate has expired.
 absl::Status AdmitToFallback(const grpc::ServerContextBase& context,
                              const ClientSecurity& security,
                              absl::string_view job);

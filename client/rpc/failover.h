@@ -11,7 +11,7 @@
 
 namespace coxswain {
 
-// Which of several coordinators is asked, where one leads and the others do not
+// Chooses one of several coordinators, of which one leads and the others do not
 // listen: the one that answers, until a call or a stream to it ends with
 // UNAVAILABLE; then the next. Thread-safe.
 class Failover {
@@ -23,8 +23,8 @@ class Failover {
       : count_(count), connected_(std::move(connected)), clock_(clock) {}
 
   size_t Current() const { return turn_ % count_; }
-  // How something ended at one of them. Of those that have all failed there the
-  // first passes the turn on.
+  // Notes how a call or a stream ended at one of them. If several failed there,
+  // the first switches to the next coordinator.
   void Note(size_t at, const absl::Status& end) {
     if (absl::IsUnavailable(end)) {
       turn_.compare_exchange_strong(at, (at + 1) % count_);
@@ -32,8 +32,8 @@ class Failover {
   }
 
   // Makes a call at one after the other, at each at most once, until one
-  // answers; where options.retry is false, at one. All of that within
-  // options.timeout, of which each gets what is left.
+  // answers; if options.retry is false, at one only. All within
+  // options.timeout, of which each attempt gets what is left.
   absl::Status Call(
       const CallOptions& options,
       const std::function<absl::Status(size_t at, const CallOptions& once)>&

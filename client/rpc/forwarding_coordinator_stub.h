@@ -9,7 +9,7 @@
 
 namespace coxswain {
 
-// Hands everything on to another stub: the base of those that change how some
+// Forwards all calls to another stub: the base of stubs that change how some
 // calls are made. As thread-safe as that one.
 class ForwardingCoordinatorStub : public CoordinatorStub {
  public:

@@ -31,13 +31,13 @@ class JournalStub {
       const v1::JournalRequest& request, const CallOptions& options) = 0;
   virtual std::unique_ptr<JournalStream> Follow(
       const v1::JournalRequest& request, const CallOptions& options) = 0;
-  // Where the coordinator is, for messages.
+  // Returns the coordinator's address, for messages.
   virtual std::string address() const = 0;
 };
 
-// At HOST:PORT, or at several with commas between, of which one leads: Read
-// tries one after the other until one answers, Follow uses the one that
-// answered.
+// Connects to the coordinator at HOST:PORT, or to several with commas between,
+// of which one leads: Read tries one after the other until one answers, Follow
+// uses the one that answered.
 std::unique_ptr<JournalStub> ConnectJournal(
     const std::string& address, const ClientSecurity& security = {});
 

@@ -21,7 +21,7 @@ namespace coxswain {
 // by the clients that make calls for it. Thread-safe.
 class MemberContext {
  public:
-  // `stub` repeats nothing by itself.
+  // `stub` makes no retries.
   MemberContext(std::shared_ptr<CoordinatorStub> stub, v1::Fence fence,
                 const RetryPolicy& policy, ClientSecurity security = {})
       : term_(std::make_shared<CurrentTerm>(fence.term())),
@@ -30,8 +30,8 @@ class MemberContext {
         policy_(policy),
         security_(std::move(security)) {}
 
-  // Its unary calls wait for a coordinator that is restarted, and are repeated
-  // there: see retrying_stub.h.
+  // Returns the stub, whose unary calls wait for a coordinator that is
+  // restarted, and are repeated there: see retrying_stub.h.
   CoordinatorStub& stub() const { return *stub_; }
   const std::string& job() const { return fence_.job(); }
   const RetryPolicy& policy() const { return policy_; }
@@ -43,7 +43,7 @@ class MemberContext {
   // last: raised by the attachment.
   CurrentTerm& term() const { return *term_; }
 
-  // The fence of the present term, without, and with, a new request id.
+  // Return the fence of the current term, without, and with, a new request id.
   v1::Fence fence() const {
     v1::Fence fence = fence_;
     fence.set_term(term_->Get());
@@ -55,16 +55,17 @@ class MemberContext {
     return present;
   }
 
-  // Raised when the generation ends for this member, with the reason.
+  // Returns the signal that is raised, with the reason, when the generation
+  // ends for this member.
   CancelSignal& ended() { return ended_; }
-  // Raised when an answer has shown that the fence is stale: the generation or
-  // the member is not that of the coordinator. An earlier term is no such
-  // thing.
+  // Returns the signal that is raised when an answer has shown that the fence
+  // is stale: the generation or the member is not that of the coordinator. An
+  // earlier term alone does not raise it.
   CancelSignal& stale() { return stale_; }
 
-  // Options of a call that the end of the generation ends. A call that waits at
-  // the coordinator is given a little longer than its wait, so that the
-  // coordinator's own, more specific error comes first.
+  // Returns options of a call that the end of the generation ends. A call that
+  // waits at the coordinator has a timeout a little longer than its wait, so
+  // that the coordinator's own, more specific error comes first.
   CallOptions Call(absl::Duration timeout = absl::Seconds(30)) {
     CallOptions options;
     options.timeout = timeout;
@@ -92,7 +93,8 @@ class MemberContext {
 // Returns whether the error's detail is a stale fence.
 bool IsStaleFence(const absl::Status& status);
 
-// The milliseconds of a request's timeout field: at least 0, at most a year.
+// Returns the milliseconds of a request's timeout field: at least 0, at most a
+// year.
 int64_t TimeoutMillis(absl::Duration timeout);
 
 }  // namespace coxswain

@@ -8,8 +8,8 @@ namespace coxswain {
 class MemberContext;  // client/rpc/member_context.h
 
 // Implemented by a RendezvousStore of a session: a back end that needs the
-// coordinator itself gets the member's context from it. Found by dynamic_cast:
-// most back ends need none of this. Thread-safe.
+// coordinator itself gets the member's context from it. Found by dynamic_cast,
+// as most back ends do not need it. Thread-safe.
 class MemberContextSource {
  public:
   virtual ~MemberContextSource() = default;

@@ -30,14 +30,14 @@ struct ExchangeEvent {
 };
 
 // The Exchange stream of one rank of one group. One message is written at a
-// time: after each, on_written is called before there can be another one.
-// Destroying it ends it; no callback runs after that, so it must not be
+// time: after each, on_written is called before the next may be written.
+// Destroying it ends it; no callback is called after that, so it must not be
 // destroyed from within one.
 class ExchangeStream {
  public:
   virtual ~ExchangeStream() = default;
-  // Both copy what they are given, and return at once. Nothing happens once the
-  // stream has ended. They return the size of the message.
+  // Both copy their argument, return at once, and do nothing once the stream
+  // has ended. They return the size of the message.
   virtual int64_t Write(const v1::ExchangeRequest& request) = 0;
   virtual int64_t WriteChunk(int64_t offset, uint32_t crc32c,
                              absl::string_view bytes) = 0;
@@ -45,7 +45,7 @@ class ExchangeStream {
   virtual void Cancel() = 0;
 };
 
-// One at a time, but for on_written, which may come beside the others; on
+// Called one at a time, except that on_written may overlap with the others; on
 // threads of the library, without a lock.
 struct ExchangeCallbacks {
   std::function<void(const ExchangeEvent&)> on_event;
@@ -69,7 +69,7 @@ class ParameterStub {
 
   virtual std::unique_ptr<ExchangeStream> Exchange(
       ExchangeCallbacks callbacks) = 0;
-  // Returns whether all parts of the version are there.
+  // Returns whether all parts of the version have been pushed.
   virtual absl::StatusOr<bool> Push(const v1::PushHeader& header,
                                     absl::string_view bytes,
                                     const CallOptions& options) = 0;
@@ -78,15 +78,15 @@ class ParameterStub {
   virtual std::string address() const = 0;
 };
 
-// Connects to the coordinator at HOST:PORT, or to that of several with commas
-// between which leads: the others do not listen. Blocks until then. UNAVAILABLE
-// if none is there in time; `cancel` (may be null) gives up at once, with its
-// status.
+// Connects to the coordinator at HOST:PORT, or to the leader of several with
+// commas between: the others do not listen. Blocks until connected. Fails with
+// UNAVAILABLE if none is found in time, and with the status of `cancel` (may be
+// null) when that is raised.
 absl::StatusOr<std::shared_ptr<ParameterStub>> ConnectParameterStub(
     const std::string& addresses, const ClientSecurity& security,
     absl::Duration timeout, CancelSignal* cancel);
 
-// A reduction as the parameter service names it.
+// Returns a reduction in the parameter service's enum.
 inline v1::Reduction ToWire(ElementOp op) {
   switch (op) {
     case ElementOp::kMin:

@@ -22,47 +22,47 @@ struct RetryPolicy {
   absl::Duration base = absl::Milliseconds(100);
   absl::Duration cap = absl::Seconds(2);
 
-  // Of something that is repeated.
+  // Returns the pauses of something that is repeated.
   Backoff Pauses() const { return {base, cap, random}; }
-  // Added to a pause, keeps those apart that begin it together: uniform in
-  // [0, most).
+  // Returns a random addition to a pause, uniform in [0, most), which separates
+  // callers that begin at the same time.
   absl::Duration Jitter(absl::Duration most) const {
     return most * random->Uniform();
   }
 };
 
 // Returns whether a call failed because no coordinator answered: UNAVAILABLE,
-// or CANCELLED though `cancel` (may be null) is not raised, since one that
-// shuts down cancels what it has not answered.
+// or CANCELLED although `cancel` (may be null) is not raised, since a
+// coordinator that shuts down cancels the calls that it has not answered.
 bool IsWorthRepeating(const absl::Status& status, const CancelSignal* cancel);
 
-// Returns whether a stream that has ended like this may be opened again: the
+// Returns whether a stream that has ended with `end` may be opened again: the
 // coordinator has not refused it. A connection that is lost, or that a proxy
-// cuts, ends a stream with about any other code.
+// cuts, ends a stream with almost any other code.
 bool IsWorthReopening(const absl::Status& end);
 
-// The attempts at one thing: the time for all of them, and the pauses in
+// The attempts of one operation: the time for all of them, and the pauses in
 // between. One thread only.
 class Retry {
  public:
   // A raised `cancel` (may be null; outlives this) ends the pause. Time and
-  // pauses begin now.
+  // pauses start here.
   Retry(const RetryPolicy& policy, absl::Duration timeout,
         const CancelSignal* cancel);
   Retry(const Retry&) = delete;
   Retry& operator=(const Retry&) = delete;
 
-  // For the attempt that is due.
+  // Returns the time left for the next attempt.
   absl::Duration left() const { return left_; }
-  // Waits until the next attempt is due. False if there is none: the time would
-  // be up before, or the signal is raised.
+  // Waits until the next attempt is due. Returns false if there is none: the
+  // time would have passed by then, or the signal is raised.
   bool Pause();
-  // Time and pauses begin anew.
+  // Starts time and pauses again.
   void Restart();
 
-  // Returns the error of the whole, after Pause has returned false: that of the
-  // last attempt, with what was tried where, or the status of the raised
-  // signal.
+  // Returns the error of the operation, after Pause has returned false: that of
+  // the last attempt, with the operation and the address, or the status of the
+  // raised signal.
   absl::Status GivenUp(const absl::Status& last, absl::string_view operation,
                        absl::string_view address) const;
 
@@ -77,10 +77,10 @@ class Retry {
   absl::Duration left_;
 };
 
-// Calls `attempt` with the time that is left, until the outcome is not worth
-// repeating or there is no other attempt within the timeout of `options`, or
-// because options.cancel is raised. `operation` and `address` name it in the
-// error: "Store/Set", and the coordinators.
+// Calls `attempt` with the time that is left, until its outcome is not worth
+// repeating, the timeout of `options` leaves no other attempt, or
+// options.cancel is raised. `operation` and `address` name it in the error:
+// "Store/Set", and the coordinators.
 absl::Status CallWithRetries(
     const RetryPolicy& policy, const CallOptions& options,
     absl::string_view operation, absl::string_view address,

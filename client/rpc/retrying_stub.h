@@ -22,13 +22,14 @@ class CurrentTerm {
   explicit CurrentTerm(int64_t term) : state_(std::make_shared<State>(term)) {}
 
   int64_t Get() const;
-  // Terms only rise: a lower one is of a coordinator that has been replaced.
+  // Raises the term; a lower one is ignored, as it is of a coordinator that has
+  // been replaced.
   void Raise(int64_t term);
-  // No other term will come: all waits end.
+  // Ends all waits: there will be no other term.
   void Close();
   bool closed() const;
-  // Waits for a higher term than `term`; whether there is one. False also once
-  // `cancel` (may be null) is raised.
+  // Waits for a higher term than `term`; returns whether there is one. Returns
+  // false also once `cancel` (may be null) is raised.
   bool WaitForNewer(int64_t term, absl::Duration timeout,
                     CancelSignal* cancel) const;
 
@@ -44,23 +45,24 @@ class CurrentTerm {
   const std::shared_ptr<State> state_;
 };
 
-// Repeats unary calls while the coordinator is not there, with pauses, which
+// Repeats unary calls while no coordinator can be reached, with pauses, which
 // the wire contract makes safe: requests that change something carry a request
-// id. options.timeout bounds it all; options.retry=false forbids it. Streams
-// pass through. The only one that repeats: what it makes its calls through does
+// id. options.timeout bounds all attempts; options.retry=false allows only one.
+// Streams pass through. `stub` must make no retries of its own, except for
+// trying the next coordinator of a list.
 // not, but for going on to another coordinator of a list.
 //
-// A member has a `term`: the calls whose request has a fence then outlive a
-// coordinator that is started again. Each attempt has the current term in
-// its fence, and what is left of its own timeout_ms. One that is refused
-// because of an earlier term is repeated, whatever options.retry is, as soon as
-// the attachment has been accepted in a later one; if none can be any more,
+// For a member, with a `term`, calls whose request has a fence continue across
+// a restart of the coordinator. Each attempt has the current term in its fence,
+// and what is left of its own timeout_ms. One that is refused because of an
+// earlier term is repeated, whatever options.retry is, as soon as the
+// attachment has been accepted in a later term; if there can be none any more,
 // once in the coordinator's term, whose answer is the reason.
 std::shared_ptr<CoordinatorStub> MakeRetryingStub(
     std::shared_ptr<CoordinatorStub> stub, const RetryPolicy& policy,
     std::shared_ptr<const CurrentTerm> term = nullptr);
 
-// Returns the coordinator's own term, if the error's detail says that the
+// Returns the coordinator's own term, if the error's detail is that the
 // request's fence has another one.
 std::optional<int64_t> TermOfStaleFence(const absl::Status& status);
 

@@ -18,17 +18,17 @@ std::shared_ptr<CoordinatorStub> ConnectCoordinator(
     const std::string& address, const RetryPolicy& policy = {},
     const ClientSecurity& security = {});
 
-// Returns the same without retries, for those who have their own: a
-// MemberContext, and who joins. `clock` outlives the result.
+// Returns a stub without retries, for callers with their own: a MemberContext,
+// and Join. `clock` outlives the result.
 std::shared_ptr<CoordinatorStub> ConnectWithoutRetries(
     const std::string& address, const ClientSecurity& security = {},
     const Clock* clock = Clock::Real());
 
-// Several coordinators as one, of which one leads and the others do not listen:
-// see Failover, which is notified of how calls and streams end. A unary call
-// that may be retried is tried once at each before it is given up, and so is an
-// Attach stream until it is answered. A stream that has broken is opened again
-// by its user. Thread-safe.
+// Returns one stub of several coordinators, of which one leads and the others
+// do not listen: see Failover, which is notified of how calls and streams end.
+// A unary call that may be retried is tried once at each before it fails, and
+// so is an Attach stream until it is answered. A stream that has broken is
+// opened again by its user. Thread-safe.
 //
 // One stub per coordinator, at least one; `clock` outlives the result.
 std::shared_ptr<CoordinatorStub> MakeFailoverStub(

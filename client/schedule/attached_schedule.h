@@ -29,11 +29,11 @@ namespace coxswain {
 // over the session's Attach stream. A part of Session, which passes it the
 // coordinator's events. Thread-safe.
 //
-// Who sends: with enforcement=strict, and votes, the thread that trains,
-// because all ranks wait for the answer. With audit it has a backward pass to
-// begin, and the exchange thread sends, in AwaitGrant: that one is awake
-// anyway, and waking another costs more than the ticket. A thread of this
-// object repeats what is not answered.
+// With enforcement=strict, and for votes, the thread that trains sends, because
+// all ranks wait for the answer. With audit it has a backward pass to begin,
+// and the exchange thread sends, in AwaitGrant: it is awake anyway, and waking
+// another thread costs more than the ticket. A thread of this object repeats
+// what is not answered.
 class AttachedSchedule : public ScheduleClient {
  public:
   static constexpr int kMaxStreams = 64;
@@ -44,19 +44,20 @@ class AttachedSchedule : public ScheduleClient {
     schedule::Plan plan;
     const Clock* clock = Clock::Real();
     absl::Duration resend = absl::Seconds(5);
-    // How often a wait looks at the clock: only a clock that is not the
-    // machine's makes a difference.
+    // How often a wait checks the clock: relevant only to a clock that is not
+    // the machine's.
     absl::Duration look_again = absl::Seconds(1);
-    // What the session's communicators have done, for the timings of steps;
-    // null: not known. Called with no lock held.
+    // Returns what the session's communicators have done, for the timings of
+    // steps; null: not known. Called without a lock.
     std::function<StepTimings::Traffic()> traffic;
   };
-  // Hands a request to the Attach stream, now; false if it was not taken.
-  // Called with no lock that an event may need.
+  // Hands a request to the Attach stream, at once; returns false if it was not
+  // taken. Called without a lock that an event may need.
   using Sender = std::function<bool(const v1::AttachRequest&)>;
 
   AttachedSchedule(Options options, Sender sender);
-  // After the streams of requests and events have ended, and no gate is in use.
+  // Called after the streams of requests and events have ended, when no gate is
+  // in use.
   ~AttachedSchedule() override;
 
   absl::StatusOr<schedule::StepGate*> Gate(absl::string_view stream) override;
@@ -66,19 +67,19 @@ class AttachedSchedule : public ScheduleClient {
   schedule::Plan plan() const override;
   void NoteMicroBatch() override { ++micro_batches_; }
 
-  // The leader that this rank sends to and receives from, one at a time: the
-  // coordinator, to begin with. A leader is sent this rank's positions first,
-  // then what was not answered. None of these waits for the network; once they
-  // return, nothing more is sent to, or taken from, the leader before.
+  // Set the leader that this rank sends to and receives from: the coordinator,
+  // at first. A new leader is sent this rank's positions first, then what was
+  // not answered. None of these waits for the network; once they return,
+  // nothing more is sent to, or accepted from, the leader before.
   void FollowNobody();
   void FollowCoordinator();
-  // The fallback coordinator of the generation, in this epoch of it.
+  // Follows the fallback coordinator of the generation, in this epoch.
   void FollowFallback(Sender sender, const schedule::Epoch& epoch);
-  // Waits until this rank's positions are on their way, so that whatever the
-  // session does next comes after them; at most kPositionWait.
+  // Waits until this rank's positions have been handed over for sending, so
+  // that later requests of the session follow them; at most kPositionWait.
   void AwaitPositionsSent();
-  // Takes an event of the coordinator, or of the fallback coordinator, and does
-  // not block. Events that are not the schedule's are ignored. Returns false
+  // Handles an event of the coordinator, or of the fallback coordinator, and
+  // does not block. Ignores events that are not the schedule's. Returns false
   // for a grant or a decision that does not count: its sender is not followed,
   // or the decision was made in an earlier epoch than this rank knows.
   bool OnEvent(const v1::AttachEvent& event);
@@ -86,11 +87,11 @@ class AttachedSchedule : public ScheduleClient {
   // Adds the last decisions that this rank has received, and the highest
   // fallback epoch that it knows.
   void AddFinalState(v1::LeaveRequest* leave) const;
-  // The generation is over: all waits end with this.
+  // Ends all waits with `why`: the generation has ended.
   void End(const absl::Status& why);
 
-  // Adds how far the streams are, and how the last steps of the stream "train"
-  // were spent, which is logged once.
+  // Adds the positions of the streams, and how the last steps of the stream
+  // "train" were spent, which is reported once.
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
  private:
@@ -99,11 +100,11 @@ class AttachedSchedule : public ScheduleClient {
   void Run();
   enum class Leader { kNobody, kCoordinator, kFallback };
   void FollowLocked(Leader leader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // An event of this leader, which is of this term; 0: the fallback
+  // Handles an event of this leader, which is of this term; 0: the fallback
   // coordinator.
   bool HandleLocked(Leader from, int64_t term, const v1::AttachEvent& event)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Sends what is due, in order. Several threads may.
+  // Sends what is due, in order. Any number of threads may call it.
   void SendDue();
   std::vector<v1::AttachRequest> TakeDueLocked()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -117,13 +118,13 @@ class AttachedSchedule : public ScheduleClient {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAttachedLocked(const v1::Attached& attached)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Notes that this rank knows of the epoch. In a new one no leader has waited
-  // for the ranks yet.
+  // Notes that this rank knows the epoch. In a new one no leader has waited for
+  // the ranks yet.
   void RaiseEpochLocked(const schedule::Epoch& epoch)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnDecisionLocked(const v1::Decision& wire, Stream& stream)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // OK, or why the stream's rounds are over.
+  // Returns OK, or why the stream's rounds have ended.
   absl::Status StateLocked(const Stream& stream) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -137,7 +138,7 @@ class AttachedSchedule : public ScheduleClient {
                                             const schedule::Vote& vote);
   void Abort(Stream& stream, const absl::Status& reason);
   absl::Duration StepTimeout(const Stream& stream) const;
-  // Of the stream "train": a step that is over is kept for the heartbeat.
+  // Of the stream "train": keeps the step that has ended for the heartbeat.
   void EndStep();
   StepTimings::Traffic TrafficNow() const;
   absl::Time Now() const { return options_.clock->Now(); }

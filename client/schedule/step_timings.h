@@ -14,17 +14,17 @@
 namespace coxswain {
 
 // Measures how this rank spends its steps, for the coordinator's status page:
-// called by the gate of the stream "train" what happens in a step, and asked by
-// the heartbeats for the steps that have ended. A part of AttachedSchedule, and
+// the gate of the stream "train" reports the phases of a step, and the
+// heartbeats take the steps that have ended. A part of AttachedSchedule, and
 // without a clock. Thread-safe.
 //
 //   Begun; Waited, Decided and Exchanged; once Over, Ended; the next step.
 //
 // A step lasts from the end of the one before it, the first one from its Begun.
-// Until its Exchanged begins to wait, the thread that trains computes, whatever
-// other threads wait for: that is hidden. Of what follows, the time in which
-// something was waited for is `wait`, and the rest of the time until the
-// exchange has ended is `exchange`.
+// Until its Exchanged begins to wait, the thread that trains computes, and
+// waits of other threads do not count. Of the rest, the time in which any
+// thread waited is `wait`, and the time until the exchange has ended is
+// otherwise `exchange`.
 class StepTimings {
  public:
   static constexpr size_t kMost = 64;  // of one heartbeat
@@ -35,19 +35,20 @@ class StepTimings {
     int64_t wire_bytes = 0;
   };
 
-  // `traffic` is asked by the first step alone.
+  // Calls `traffic` for the first step only.
   void Begun(int64_t step, absl::Time now,
              absl::FunctionRef<Traffic()> traffic);
-  // A grant was waited for, on whichever thread.
+  // A grant was waited for, on any thread.
   void Waited(absl::Time from, absl::Time to);
-  // The same for the decision, which has come.
+  // The decision was waited for, and has been received.
   void Decided(absl::Time from, absl::Time to);
   // The thread that trains has waited for the end of the exchange.
   void Exchanged(absl::Time from, absl::Time to);
-  // The step was decided on and exchanged: there is nothing more to wait for.
+  // Returns whether the step was decided on and exchanged: nothing is left to
+  // wait for.
   bool Over();
-  // Only a step that is over counts. Exchanges of one step, as with
-  // sync_each_batch, count together.
+  // Ends a step; one that is not Over does not count. Exchanges of one step, as
+  // with sync_each_batch, count together.
   void Ended(absl::Time now, const Traffic& traffic);
 
   // Adds the newest steps that have ended since the last call.

@@ -19,7 +19,7 @@ namespace coxswain {
 
 class MemberContext;  // client/rpc/member_context.h
 
-// What stands under a key after a compare-and-set.
+// The value of a key after a compare-and-set.
 struct CompareSetResult {
   std::string value;
   bool swapped = false;
@@ -31,21 +31,21 @@ struct StoreEvent {
   bool deleted = false;
 };
 
-// A watch in progress; destroying it ends it, and no callback runs after that
-// (so not from within one).
+// A watch in progress; destroying it ends it, and no callback is called after
+// that (so it must not be destroyed from within one).
 class StoreWatch {
  public:
   virtual ~StoreWatch() = default;
 };
 
 // The coordinator's key-value store, as one member of one generation sees it:
-// small values (1 MiB) by which workers find each other, gone when the
+// small values (1 MiB) by which workers find each other, dropped when the
 // generation ends. Made by Session.
 //
-// Thread-safe. Calls block, also while the coordinator is started again. Set,
-// Add and CompareSet take effect once, however often a broken connection makes
-// them repeat. Errors: as in proto/store.proto, UNAVAILABLE if the coordinator
-// could not be reached for 30 s, ABORTED once the generation has ended.
+// Thread-safe. Calls block, also while the coordinator is restarted. Set, Add
+// and CompareSet take effect once, however often a broken connection makes them
+// repeat. Errors: as in proto/store.proto, UNAVAILABLE if the coordinator could
+// not be reached for 30 s, ABORTED once the generation has ended.
 class StoreClient {
  public:
   explicit StoreClient(std::shared_ptr<MemberContext> member)
@@ -53,7 +53,8 @@ class StoreClient {
 
   absl::Status Set(absl::string_view key, absl::string_view value);
 
-  // Waits until the key exists; with a timeout of 0, NOT_FOUND if it does not.
+  // Returns the key's value; waits until it exists. With a timeout of 0, fails
+  // with NOT_FOUND if it does not.
   absl::StatusOr<std::string> Get(absl::string_view key,
                                   absl::Duration timeout);
 
@@ -70,15 +71,15 @@ class StoreClient {
   absl::Status Wait(const std::vector<std::string>& keys,
                     absl::Duration timeout);
 
-  // Returns whether there was such a key.
+  // Deletes the key; returns whether it existed.
   absl::StatusOr<bool> DeleteKey(absl::string_view key);
 
   // Returns how many keys begin with `prefix`.
   absl::StatusOr<int64_t> CountKeys(absl::string_view prefix);
 
   // Reports the current value, if any, and every later change of a key (the
-  // newest only, to a reader that is slow, or after a broken connection), then
-  // once the end: ABORTED when the generation ends. Callbacks run one at a time
+  // newest only, to a slow reader, or after a broken connection), then once the
+  // end: ABORTED when the generation ends. Callbacks are called one at a time
   // on a thread of the watch, without a lock.
   std::unique_ptr<StoreWatch> Watch(
       absl::string_view key, std::function<void(const StoreEvent&)> on_event,
@@ -88,7 +89,8 @@ class StoreClient {
   const std::shared_ptr<MemberContext> member_;
 };
 
-// Where the ranks of one communicator meet: the store's keys under a prefix.
+// The rendezvous of the ranks of one communicator: the store's keys under a
+// prefix.
 class StoreRendezvous : public RendezvousStore, public MemberContextSource {
  public:
   StoreRendezvous(std::shared_ptr<MemberContext> member, std::string prefix)
