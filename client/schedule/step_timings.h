@@ -22,9 +22,9 @@ namespace coxswain {
 //
 // A step lasts from the end of the one before it, the first one from its Begun.
 // Until its Exchanged begins to wait, the thread that trains computes, and
-// waits of other threads do not count. Of the rest, the time in which any
-// thread waited is `wait`, and the time until the exchange has ended is
-// otherwise `exchange`.
+// waits of other threads do not count. Of the rest, `wait` is the time in which
+// any thread waited, and `exchange` the remaining time until the exchange has
+// ended.
 class StepTimings {
  public:
   static constexpr size_t kMost = 64;  // of one heartbeat

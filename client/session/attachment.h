@@ -19,16 +19,16 @@ namespace coxswain {
 
 // Keeps a member's Attach stream open: sends heartbeats, opens the stream again
 // when the connection breaks, and notices when the generation has ended. A part
-// of Session. One thread of its own does the work, so that an abort is acted
-// upon at once and never on a thread of gRPC.
+// of Session. A thread of its own does the work, so that an abort takes effect
+// at once and never on a thread of gRPC.
 //
 //   opening --Attached--> attached --connection lost--> opening ...
 //      |                     |
 //      +--grace has passed, Abort, stale fence, stream refused--> ended
 //
-// A coordinator that is started again, or another one that takes its place,
-// accepts the stream in a later term: this raises the term of the member's
-// context, and wakes the calls that wait for it.
+// A coordinator that is restarted, or another one that takes over, accepts the
+// stream in a later term: this raises the term of the member's context, and
+// wakes the calls that wait for it.
 class Attachment {
  public:
   struct Options {
@@ -38,17 +38,17 @@ class Attachment {
     // How long an Abort, which names the cause, may come after another answer
     // has shown that the fence is stale.
     absl::Duration abort_margin = absl::Seconds(1);
-    // A stream that was lost is opened again after a pause that differs among
-    // the workers by as much: all of them lose it at the same moment.
+    // A stream that was lost is opened again after a pause that varies by so
+    // much among the workers, which all lose it at the same moment.
     absl::Duration spread;
     // Where this worker's fallback coordinator listens; see
     // v1.Hello.fallback_address.
     std::string fallback_address;
   };
 
-  // None is called with a lock held.
+  // All are called without a lock.
   struct Callbacks {
-    // Asked before each heartbeat. On the attachment's thread.
+    // Returns the content of the next heartbeat. On the attachment's thread.
     std::function<v1::Heartbeat()> progress;
     // Called once with the reason when the generation has ended, unless Stop or
     // Leaving came first. On the attachment's thread.
@@ -57,11 +57,12 @@ class Attachment {
     // or again. On a thread of the stub, which it must not block.
     std::function<void(int64_t term, bool again)> on_attached = [](int64_t,
                                                                    bool) {};
-    // The stream was lost, having been accepted. On the attachment's thread.
+    // The stream was lost after the coordinator had accepted it. On the
+    // attachment's thread.
     std::function<void(const absl::Status&)> on_lost = [](const absl::Status&) {
     };
-    // The stream was accepted again: the time to send what could not be sent
-    // meanwhile. On the attachment's thread.
+    // The stream was accepted again: what could not be sent meanwhile can be
+    // sent now. On the attachment's thread.
     std::function<void()> on_reattached = []() {};
     // All other events of the coordinator; as on_attached.
     std::function<void(const v1::AttachEvent&)> on_event =
@@ -76,35 +77,35 @@ class Attachment {
   // if the generation ended before, with DEADLINE_EXCEEDED after `timeout`.
   absl::Status WaitUntilAttached(absl::Duration timeout);
 
-  // Hands a request to the stream. False if it was not taken: there is none
-  // that is accepted, or too many requests wait. Never waits for an event; not
-  // from a callback.
+  // Hands a request to the stream. Returns false if it was not taken: no stream
+  // is accepted, or too many requests wait. Never waits for an event; not
+  // called from a callback.
   bool Send(const v1::AttachRequest& request);
 
-  // Another answer has shown that the fence is stale.
+  // Reports that another answer has shown that the fence is stale.
   void NoteStale(const absl::Status& status);
 
-  // From now on the end of the stream is expected, and is not reported. Until
-  // Stop it stays open, so that the coordinator receives the Leave before the
-  // stream ends; a connection that is lost is opened again, because the Leave
-  // needs the current coordinator's term.
+  // Makes the end of the stream expected from now on; it is not reported. Until
+  // Stop the stream stays open, so that the coordinator receives the Leave
+  // before the stream ends; a connection that is lost is opened again, because
+  // the Leave needs the current coordinator's term.
   void Leaving();
 
-  // Closes the stream and waits for the thread. Not from `on_end`.
+  // Closes the stream and waits for the thread. Not called from `on_end`.
   void Stop();
 
  private:
   void Run();
   // Opens a stream and serves it to its end, whose status it returns; nullopt
-  // when there is nothing more to do.
+  // when no other stream is needed.
   std::optional<absl::Status> ServeOneStream();
   std::unique_ptr<AttachStream> OpenStream();
   std::optional<absl::Status> ServeStream(AttachStream& stream);
   void OnEvent(const v1::AttachEvent& event);
   void OnAttached(int64_t term);
-  // Notes how a stream has ended: whether to open another one.
+  // Notes how a stream has ended; returns whether to open another one.
   bool OnStreamEnd(const absl::Status& end, Backoff* pauses);
-  // Returns whether the silence of the coordinator has outlasted the grace.
+  // Returns whether the stream has been lost for longer than the grace.
   bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !end_.ok();

@@ -19,9 +19,9 @@ class EventQueue : public SessionEvents {
   EventQueue(int64_t generation, const Clock* clock)
       : generation_(generation), clock_(clock) {}
 
-  // Fills in the generation and the time. Nothing after Close.
+  // Adds an event, with the generation and the time. Does nothing after Close.
   void Put(SessionEvent event);
-  // There will be no more events; those that wait can still be read.
+  // Ends the events; those that wait can still be read.
   void Close();
 
   absl::StatusOr<SessionEvent> Next(absl::Duration timeout) override;

@@ -18,18 +18,18 @@
 namespace coxswain {
 
 // What all workers of a job must have in common. The coordinator compares it
-// when they join, so that a difference is an error there and not a hang or a
+// when they join, so that a difference is an error then, and not a hang or a
 // wrong sum later.
 //
 // Its settings are those of the plan that the program asks for: the canonical
-// spec of its hook, "allreduce" unless the program sets another one, how many
-// micro-batches a step sums up, and the terms.
+// spec of its hook, "allreduce" by default, how many micro-batches a step sums
+// up, and the terms.
 struct JobManifest : schedule::Settings {
   JobManifest() { hook = "allreduce"; }
 
   int world_size = 0;  // 0: that of SessionOptions
-  // The job may run with as few workers as this; 0: that of SessionOptions,
-  // or else world_size.
+  // The smallest number of workers that the job may run with; 0: that of
+  // SessionOptions, or else world_size.
   int min_world_size = 0;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
@@ -54,7 +54,7 @@ struct LostPeer {
   JobMember member;
   std::string reason;
   bool left = false;  // cleanly
-  // Of its hook's errors, as it reported last; the step 0: not known.
+  // The norm of its hook's errors, as it reported last; step 0: not known.
   double error_norm = 0;
   int64_t error_step = 0;
 };
@@ -67,18 +67,19 @@ struct PreviousGeneration {
   std::string reason;          // why the round of this generation closed
 };
 
-// The words that start a program with another schedule than its own: names are
-// "accumulation", "hook", "compression_start" and those of the terms.
+// The settings with which an operator starts a program on another schedule than
+// its own: names are "accumulation", "hook", "compression_start" and those of
+// the terms.
 using PlanOverrides = schedule::PlanWords;
 
-// Returns the NAME=VALUE words of a text, with spaces between them; those
+// Returns the NAME=VALUE words of a text, with spaces between them; spaces
 // within parentheses belong to a hook's options. Fails with INVALID_ARGUMENT,
 // naming the word that is wrong.
 absl::StatusOr<PlanOverrides> ParsePlanOverrides(absl::string_view text);
 
-// Returns the names of what in a plan the program has not asked for: what was
-// overridden, and what differs from the manifest to which the overrides have
-// been applied.
+// Returns the names of the plan's settings that the program has not asked for:
+// those that were overridden, and those that differ from the manifest with the
+// overrides applied.
 std::set<std::string> NotAskedFor(const PlanOverrides& overrides,
                                   const JobManifest& manifest,
                                   const schedule::Plan& plan);

@@ -14,10 +14,10 @@
 
 namespace coxswain {
 
-// A session's messages, from and to the structs of this library.
+// Converts a session's messages from and to the structs of this library.
 
-// All but the timeout. `options` are complete: what they leave to defaults has
-// been filled in.
+// Returns the request, without its timeout. `options` are complete: defaults
+// have been filled in.
 v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
                                 const JobManifest& manifest);
 v1::Fence MakeFence(const SessionOptions& options,
@@ -26,27 +26,27 @@ void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
                    std::vector<JobMember>* members);
 PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 
-// How a session repeats what the coordinator has not answered.
+// Returns how a session repeats calls that the coordinator has not answered.
 RetryPolicy RetriesOf(const SessionOptions& options);
 
-// Returns within how long the workers of a job that have lost one coordinator
-// attach again: a thousand of them within about a second.
+// Returns the time over which the workers of a job that have lost one
+// coordinator attach again: a thousand of them within about a second.
 absl::Duration ReattachSpread(int world_size);
 // Returns how long a lost stream may take to come back before a rank attaches
-// to the fallback coordinator: no less than after a coordinator that has only
-// cut the streams.
+// to the fallback coordinator: at least as long as after a coordinator that has
+// only cut the streams.
 absl::Duration FallbackAfter(const SessionOptions& options, int world_size);
 
-// Returns the first part of Session::Join: repeats the Join until the
-// coordinator answers, logs meanwhile what it waits for, and describes what
-// went wrong. Fills in the request's address, if empty, and its timeout.
+// Runs the first part of Session::Join: repeats the Join until the coordinator
+// answers, logs meanwhile what it waits for, and describes errors. Fills in the
+// request's address, if empty, and its timeout.
 absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request);
 
-// FAILED_PRECONDITION if the coordinator has found that the members are on
-// several hosts and one of them has a loopback address; the message names the
-// host, and what to set.
+// Fails with FAILED_PRECONDITION if the coordinator has found that the members
+// are on several hosts and one of them has a loopback address; the message
+// names the host, and what to set.
 absl::Status CheckAddresses(const v1::JoinResponse& joined);
 
 }  // namespace coxswain

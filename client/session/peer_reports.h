@@ -12,16 +12,16 @@
 namespace coxswain {
 
 // Reports to the coordinator which ranks' data connections broke, each once.
-// What could not be sent while the stream was lost is sent once it is open
-// again, and nothing else: a report counts for a short time only, and an old
+// Reports that could not be sent while the stream was lost are sent once it is
+// open again, and no others: a report counts for a short time only, and an old
 // one would be taken for a new one. A part of Session; the communicators that
 // report to it may outlive that. Thread-safe.
 class PeerReports {
  public:
-  // Hands a request to the Attach stream; false if it was not taken.
+  // Hands a request to the Attach stream; returns false if it was not taken.
   using Sender = std::function<bool(const v1::AttachRequest&)>;
 
-  // `rank`: this one, which is not reported.
+  // `rank`: this rank, which is never reported.
   PeerReports(int rank, int world_size, Sender sender)
       : rank_(rank), world_size_(world_size), sender_(std::move(sender)) {}
 
@@ -33,13 +33,13 @@ class PeerReports {
     }
     SendPendingLocked();
   }
-  // The stream is open again: sends what it did not take before. Not with a
-  // lock held that the sender takes.
+  // Sends the reports that the stream did not take before; called when it is
+  // open again. Not called with a lock that the sender takes.
   void SendPending() {
     MutexLock lock(&send_mutex_);
     SendPendingLocked();
   }
-  // The sender is not called any more once this returns.
+  // Ends the use of the sender: it is not called once this returns.
   void Stop() {
     MutexLock lock(&send_mutex_);
     sender_ = nullptr;

@@ -24,8 +24,8 @@
 
 namespace coxswain {
 
-// A worker's membership in a job: the first thing a training program opens, and
-// the last that it closes.
+// A worker's membership in a job: a training program opens it first, and closes
+// it last.
 //
 //   COXSWAIN_ASSIGN_OR_RETURN(auto options, SessionOptions::FromEnvironment());
 //   COXSWAIN_ASSIGN_OR_RETURN(auto session, Session::Join(options, manifest));
@@ -37,46 +37,45 @@ namespace coxswain {
 // (a member was lost), refuses this member's fence, or cannot be reached for
 // longer than the reattach grace. Then every communicator made through this
 // session is aborted, waiting calls of the store and of barriers end, and
-// status() is ABORTED with a sentence that names the lost rank and host. A
-// program that wants to go on calls Rejoin for the session of the next
-// generation.
+// status() is ABORTED with a sentence that names the lost rank and host. To
+// continue, a program calls Rejoin for the session of the next generation.
 //
 // Threading: all methods are safe from any thread. Those that return a Status
 // may block, at most for the timeout given or a documented one.
 //
-// Errors of methods that ask the coordinator: those of the rpc (see proto/),
-// UNAVAILABLE if it could not be reached for 30 s, and ABORTED with the text
-// of status() once the generation has ended.
+// Errors of methods that call the coordinator: those of the rpc (see proto/),
+// UNAVAILABLE if it could not be reached for 30 s, and ABORTED with the text of
+// status() once the generation has ended.
 class Session {
  public:
-  // Joins and waits until all members have. While the coordinator cannot be
-  // reached it retries until options.join_timeout, and every 10 s it logs
-  // what it waits for.
-  //   INVALID_ARGUMENT     options or manifest make no sense
+  // Joins and waits until all members have joined. Retries until
+  // options.join_timeout while the coordinator cannot be reached, and logs
+  // every 10 s what it waits for. Fails with
+  //   INVALID_ARGUMENT     options or manifest are not valid
   //   DEADLINE_EXCEEDED    the coordinator never answered, or members are
   //                        missing; the message names them, and what to do
   //   FAILED_PRECONDITION  the members' manifests differ; the message lists
-  //                        the differences. Or the members are
-  //                        on several hosts and one has an address that only
-  //                        its own host can reach. Or the plan has terms
-  //                        that only a newer version of this library knows
-  //   and as Rendezvous.Join
+  //                        the differences. Or the members are on several
+  //                        hosts and one has an address that only its own host
+  //                        can reach. Or the plan has terms that only a newer
+  //                        version of this library knows
+  // and as Rendezvous.Join.
   static absl::StatusOr<std::unique_ptr<Session>> Join(
       SessionOptions options, const JobManifest& manifest);
 
-  // Without Leave before it: leaves as failed, waiting 2 s at most, so that
-  // the other members do not wait for this one.
+  // Leaves as failed if Leave was not called, so that the other members do not
+  // wait for this one; waits 2 s at most.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   // Joins the generation after this one, as the same worker with the same
   // options and manifest: once this one has ended (status() is not OK) or is to
-  // end after a step (schedule::Decision::regroup); it is then left cleanly
-  // . Blocks until the next round is complete, as Join does. This
-  // session's communicators are of no use afterwards, but must live until it
-  // returns: peers may still be reading from them. Errors as Join; CANCELLED
-  // with IsJobFinished: the job ended meanwhile.
+  // end after a step (schedule::Decision::regroup), in which case this worker
+  // leaves it cleanly. Blocks until the next round is complete, as Join does.
+  // This session's communicators cannot be used afterwards, but must live until
+  // it returns: peers may still be reading from them. Fails as Join does, and
+  // with CANCELLED with IsJobFinished if the job has ended meanwhile.
   absl::StatusOr<std::unique_ptr<Session>> Rejoin();
 
   int rank() const;
@@ -86,24 +85,24 @@ class Session {
   const std::string& job() const;
   // Returns the job's plan when it was joined; schedule().plan() is the newest.
   const schedule::Plan& plan() const;
-  // Names what an operator has changed of what this program's manifest asks
-  // for: by SessionOptions::plan_overrides, or by proposing `plan`. The names
-  // are those of plan_overrides.
+  // Returns the names of what an operator has changed of this program's
+  // manifest: by SessionOptions::plan_overrides, or by proposing `plan`. The
+  // names are those of plan_overrides.
   std::set<std::string> ChangedByOperator(const schedule::Plan& plan) const;
-  // All members, by rank. In a job of more than 64 the first call asks the
-  // coordinator, and blocks; in a smaller one they are known, and no call
+  // Returns all members, by rank. In a job of more than 64 the first call asks
+  // the coordinator, and blocks; in a smaller one they are known, and no call
   // fails. Each call returns a copy.
   absl::StatusOr<std::vector<JobMember>> Members();
   // Returns the generation before this one, and its members that are not in
   // this one.
   const PreviousGeneration& previous() const;
 
-  // Returns what happens to this session from now on. One reader.
+  // Returns the events of this session from now on. One reader.
   SessionEvents& events();
 
-  // All ranks. Connected by the first call, which blocks until every rank has
-  // called, at most options.collective_timeout or until the generation ends;
-  // later calls return the same.
+  // Returns the group of all ranks. Connected by the first call, which blocks
+  // until every rank has called, at most options.collective_timeout or until
+  // the generation ends; later calls return the same.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> World();
 
   // Returns a group of these ranks, in this order; called by each of them. The
@@ -113,37 +112,37 @@ class Session {
   absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(
       absl::string_view name, const std::vector<int>& ranks);
 
-  // This rank's group along each axis of a device mesh, in the order of the
-  // axes, of which the last varies fastest. Called by all ranks. Blocks as
+  // Returns this rank's group along each axis of a device mesh, in the order of
+  // the axes, of which the last varies fastest. Called by all ranks. Blocks as
   // World.
   absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> CreateMesh(
       absl::string_view name, const std::vector<MeshAxis>& axes);
 
   // Waits at the coordinator until all members of a group (empty: all ranks)
   // have called with this tag. Fails with DEADLINE_EXCEEDED, naming the ranks
-  // that did not come.
+  // that did not call.
   absl::Status Barrier(absl::string_view group, absl::string_view tag,
                        absl::Duration timeout);
 
-  // Where exchanges are announced to the coordinator and decided. Ready as
-  // soon as the session is.
+  // Returns the client by which exchanges are announced to the coordinator and
+  // decided. Ready as soon as the session is.
   ScheduleClient& schedule();
-  // Small values shared by the members of this generation.
+  // Returns the store of small values shared by the members of this generation.
   StoreClient& store();
-  // Checkpoints of this job.
+  // Returns the checkpoints of this job.
   CheckpointClient& checkpoints();
-  // Current parameters of this job, for late joiners.
+  // Returns the current parameters of this job, for workers that join late.
   ParameterClient& parameters();
 
   // Sets this worker's progress, which is sent to the coordinator with the
   // heartbeats and when it leaves. Without a call it is that of its schedule's
   // stream "train".
   void ReportProgress(int64_t optimizer_steps);
-  // Hook::ErrorNorm after this step, likewise.
+  // Sets Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);
 
-  // OK while the generation lasts; then why it ended: ABORTED, or CANCELLED
-  // after Leave.
+  // Returns OK while the generation lasts; then why it ended: ABORTED, or
+  // CANCELLED after Leave.
   absl::Status status() const;
 
   // Calls `callback` when the generation ends other than by Leave, once, on a
@@ -153,17 +152,17 @@ class Session {
   void OnAbort(std::function<void(const absl::Status&)> callback);
 
   // Ends the membership. With `failed` the others are to stop as well and this
-  // session's communicators are aborted; otherwise the generation goes on
-  // without this member. Also after the generation has ended, so that no round
-  // waits for this worker to join the next one (2 s at most then, and OK
-  // whatever the answer is). Waits 5 s at most for the coordinator's answer.
+  // session's communicators are aborted; otherwise the generation continues
+  // without this member. May be called after the generation has ended, so that
+  // no round waits for this worker to join the next one (2 s at most then, and
+  // OK whatever the answer is). Waits 5 s at most for the coordinator's answer.
   // Once: later calls do nothing. Fails with NOT_FOUND if the coordinator had
-  // declared it lost already.
+  // declared this member lost already.
   absl::Status Leave(absl::string_view reason, bool failed = false);
 
-  // The data connections to these ranks broke: if the coordinator has lost
-  // them too, it need not wait for long. The reducer's and the groups' errors
-  // do this by themselves.
+  // Reports that the data connections to these ranks broke: if the coordinator
+  // has lost them too, it need not wait for long. The reducer's and the groups'
+  // errors are reported automatically.
   void ReportBrokenPeers(const std::vector<int>& ranks);
 
  private:
@@ -173,18 +172,17 @@ class Session {
   const std::unique_ptr<Core> core_;
 };
 
-// Returns whether Join or Rejoin failed because the job has ended cleanly, and
-// nothing is wrong: a spare that was not needed.
+// Returns whether Join or Rejoin failed because the job has ended cleanly: this
+// worker was a spare that was not needed.
 bool IsJobFinished(const absl::Status& status);
 
-// Returns whether an error may be what a peer's end looks like to those that
-// exchange data with it.
+// Returns whether an error may have been caused by a peer's end.
 bool MayComeFromPeers(const absl::Status& error);
 
-// Returns the error to show for an error in a collective. When a peer dies, its
+// Returns the error to show for an error in a collective. When a peer ends, its
 // broken connection is often noticed before the coordinator's event that names
 // it: this waits for that event, `timeout` at most, and returns its error, or
-// else `error` itself. OK stays OK and does not wait.
+// else `error` itself. Returns OK for OK, without waiting.
 //
 // Any thread; `session` is only used during the call.
 absl::Status Explain(Session& session, const absl::Status& error,

@@ -29,16 +29,16 @@ namespace coxswain {
 // What a session consists of, and how its generation ends. A part of Session.
 class Session::Core {
  public:
-  // Of the job, as it is asked for in each generation: options and manifest are
-  // complete, and overrides have been applied to the latter.
+  // The job, as each generation requests it: options and manifest are complete,
+  // and overrides have been applied to the latter.
   struct Request {
     SessionOptions options;
     std::shared_ptr<const JobManifest> manifest;
     std::shared_ptr<CoordinatorStub> stub;
   };
 
-  // Joins a round, and attaches. `entered` becomes the generation that took
-  // this worker in, also where that is over before the worker has attached.
+  // Joins a round, and attaches. `entered` becomes the generation that this
+  // worker joined, also if it ended before the worker has attached.
   static absl::StatusOr<std::unique_ptr<Session>> Join(Request asked,
                                                        int64_t* entered);
 
@@ -49,7 +49,7 @@ class Session::Core {
   // Opens the Attach stream and waits until the coordinator has accepted it.
   absl::Status Attach(const v1::JoinResponse& joined);
 
-  // All but the fence is in the request.
+  // Declares the group of a request that is complete but for the fence.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Declare(
       v1::CreateGroupRequest request);
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
@@ -68,10 +68,11 @@ class Session::Core {
     }
   };
   absl::Status Leave(const Departure& departure);
-  // Leaves cleanly if that is needed before the next generation is
-  // joined. FAILED_PRECONDITION if this worker has left for good.
+  // Leaves cleanly if that is needed before the next generation is joined.
+  // Fails with FAILED_PRECONDITION if this worker has left for good.
   absl::Status LeaveForNext();
-  // This worker is a member of the next one: there is nothing more to send.
+  // Notes that this worker is a member of the next generation: no Leave is
+  // needed.
   void NoteJoinedNext();
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
@@ -103,20 +104,21 @@ class Session::Core {
 
   Attachment::Callbacks AttachmentCallbacks();
   void MakeFallbackClient();
-  // An event of the current decider, coordinator or fallback coordinator.
+  // Handles an event of the current leader, coordinator or fallback
+  // coordinator.
   void OnCoordinatorEvent(const v1::AttachEvent& event);
   v1::Heartbeat Progress() const;
-  // The coordinator's events, as events of the session.
+  // Converts the coordinator's events to events of the session.
   void NoteEvent(const v1::AttachEvent& event);
   void NoteDecision(const v1::Decision& decision);
   void Note(SessionEvent::Kind kind, std::string text, int rank = -1,
             int64_t term = 0);
-  // A job on GPUs stalls: what NCCL makes of it goes to the log and to the
-  // events. Blocks kRasPatience at most.
+  // Reports NCCL's state to the log and to the events, when a job on GPUs
+  // stalls. Blocks kRasTimeout at most.
   void NoteNcclState();
-  // The generation is over, and not by Leave. On the attachment's thread.
+  // The generation has ended other than by Leave. On the attachment's thread.
   void OnEnd(const absl::Status& why);
-  // Ends waiting calls and, if asked to, the communicators.
+  // Ends waiting calls and, if requested, the communicators.
   void Close(const absl::Status& why, bool abort_communicators);
   absl::Status LeaveRunning(const Departure& departure);
   void LeaveEnded(const Departure& departure);

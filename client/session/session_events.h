@@ -10,16 +10,16 @@
 
 namespace coxswain {
 
-// What happens to a session, for a program or a person that watches it.
+// An event of a session, for a program or a person that watches it.
 struct SessionEvent {
   enum class Kind {
     kJoined,           // `text`: why the round closed
-    kCoordinatorLost,  // training goes on meanwhile
+    kCoordinatorLost,  // training continues meanwhile
     kReattached,       // `term`: of the current coordinator
     kMemberLeft,       // `rank`, cleanly
     kPlanChanged,
     kRegroup,          // the generation ends after this step
-    kWarning,          // something is odd, and the generation goes on
+    kWarning,          // a possible problem; the generation continues
     kGenerationEnded,  // `rank`: the lost one, or -1. The last event
   };
   Kind kind = Kind::kWarning;
@@ -32,7 +32,7 @@ struct SessionEvent {
 
 absl::string_view ToString(SessionEvent::Kind kind);
 
-// The events of one session, in order: see Session::events(). One reader, who
+// The events of one session, in order: see Session::events(). One reader, which
 // may be slow: the oldest events are dropped then, and counted. Thread-safe.
 class SessionEvents {
  public:
@@ -40,8 +40,9 @@ class SessionEvents {
 
   virtual ~SessionEvents() = default;
 
-  // Returns the next event. DEADLINE_EXCEEDED if none comes within `timeout`;
-  // OUT_OF_RANGE once the last one was read, or the session was left.
+  // Returns the next event. Fails with DEADLINE_EXCEEDED if none comes within
+  // `timeout`, and with OUT_OF_RANGE once the last one was read, or the session
+  // was left.
   virtual absl::StatusOr<SessionEvent> Next(absl::Duration timeout) = 0;
 
   // Returns how many were dropped because they were not read.

@@ -20,8 +20,8 @@
 
 namespace coxswain {
 
-// Who is in a session's generation: known from the start in a small job, asked
-// for in a large one, where few programs want to know. A part of Session.
+// The members of a session's generation: known from the start in a small job,
+// requested from the coordinator in a large one. A part of Session.
 // Thread-safe.
 class SessionMembers {
  public:
@@ -30,8 +30,8 @@ class SessionMembers {
 
   int world_size() const { return world_size_; }
 
-  // All of them, by rank. The first call that succeeds asks the coordinator if
-  // need be, page by page; errors are those of Session's calls.
+  // Returns all of them, by rank. The first call that succeeds asks the
+  // coordinator if necessary, page by page; fails as Session's calls do.
   absl::StatusOr<std::vector<JobMember>> All();
 
  private:
@@ -47,9 +47,9 @@ class SessionMembers {
 // Thread-safe.
 //
 // Groups whose names begin with "checkpoint/" belong to the saving of
-// checkpoints, which gives its connections up after an error, and training goes
-// on. So their losses are not reported as those of peers, and the session keeps
-// the last of them only: each takes the place of the one before it.
+// checkpoints, which drops its connections after an error while training
+// continues. So their losses are not reported as those of peers, and the
+// session keeps the last of them only: each replaces the one before it.
 class SessionGroups {
  public:
   SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
@@ -59,13 +59,13 @@ class SessionGroups {
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
       const v1::GroupInfo& info);
 
-  // The generation is over: groups that come later are refused with this, and
-  // if asked to, all communicators are aborted. Once.
+  // Refuses later groups with `why`, since the generation has ended, and if
+  // requested aborts all communicators. Once.
   void End(const absl::Status& why, bool abort_communicators);
 
-  // Returns what all communicators have moved.
+  // Returns the traffic of all communicators.
   StepTimings::Traffic traffic() const;
-  // Adds what all communicators have done.
+  // Adds the progress of all communicators.
   void AddProgress(v1::Heartbeat* heartbeat) const;
 
  private:

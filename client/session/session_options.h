@@ -23,7 +23,7 @@ namespace coxswain {
 class CoordinatorStub;  // client/rpc/coordinator_stub.h
 
 // Makes the stub of the coordinator at HOST:PORT, or of several with commas
-// between, of which one leads. It repeats nothing: the session does.
+// between, of which one leads. The stub makes no retries: the session does.
 using StubFactory =
     std::function<std::shared_ptr<CoordinatorStub>(const std::string& address)>;
 
@@ -45,7 +45,7 @@ struct SessionOptions {
   //   COXSWAIN_LOCAL_RANK        identity.slot and local_rank; default 0
   //   COXSWAIN_LOCAL_WORLD_SIZE  workers on this node; default 1
   //   COXSWAIN_WORLD_SIZE        workers of the job; default: the manifest's
-  //   COXSWAIN_MIN_WORLD_SIZE    as few as it may run with; default: as many
+  //   COXSWAIN_MIN_WORLD_SIZE    the fewest it may run with; default: as many
   //   COXSWAIN_LOCAL_DEVICE      `device`: cpu, or the number of a GPU among
   //                              those that CUDA shows; default cpu
   //   COXSWAIN_ATTEMPT           `attempt`; default 0
@@ -53,8 +53,7 @@ struct SessionOptions {
   //   COXSWAIN_LAUNCHER_ID       a number, decimal or 0x...; default: none
   //   COXSWAIN_INCARNATION       likewise; default: random
   //   COXSWAIN_BACKEND           a name of client/comm/backends/registry.h;
-  //   default
-  //                              auto
+  //                              default auto
   //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
   //                              5m
@@ -63,8 +62,8 @@ struct SessionOptions {
   //   COXSWAIN_PLAN              `plan_overrides`, as NAME=VALUE words with
   //                              spaces between them; default: none
   //   NCCL_RAS_ADDR              `ras_address`
-  // Empty counts as unset. INVALID_ARGUMENT names the variable, its value and
-  // what it should be.
+  // Empty counts as unset. Fails with INVALID_ARGUMENT, naming the variable,
+  // its value and what it should be.
   static absl::StatusOr<SessionOptions> FromEnvironment();
 
   // Returns the same from any source: `get` returns the value, or nullptr.
@@ -72,8 +71,9 @@ struct SessionOptions {
       const std::function<const char*(const char* name)>& get);
 
   std::string coordinator;  // HOST:PORT, or several with commas between
-  // How the coordinator is spoken to. With a certificate, the members of the
-  // job trust each other by theirs while one is the fallback coordinator.
+  // The security of connections to the coordinator. With a certificate, the
+  // members of the job authenticate each other by theirs while one is the
+  // fallback coordinator.
   ClientSecurity security;
   std::string job;
   WorkerIdentity identity;
@@ -81,18 +81,18 @@ struct SessionOptions {
   int local_world_size = 1;
   int world_size = 0;      // 0: that of the manifest
   int min_world_size = 0;  // 0: that of the manifest
-  // Where this worker's gradients are to lie. All workers of a job use a GPU,
-  // or none does, and those that do have one version of NCCL: otherwise Join
-  // fails. A program that finds out by itself sets it before it joins.
+  // Where this worker's gradients are. All workers of a job use a GPU, or none
+  // does, and those that do have one version of NCCL: otherwise Join fails. A
+  // program that determines it by itself sets it before it joins.
   Device device;
   std::string nccl_version;  // empty, with a GPU: that of the library found
   // Where NCCL reports its state (RAS), HOST:PORT: read by rank 0 when a job on
   // GPUs stalls. Empty: the default, localhost:28028.
   std::string ras_address;
-  // Which start of the whole job this process belongs to: workers of an earlier
-  // one than the latest are refused.
+  // The number of the start of the whole job that this process belongs to:
+  // workers of an earlier one than the latest are refused.
   int64_t attempt = 0;
-  // The generation that this process was a member of last; 0: none. Rejoin sets
+  // The last generation that this process was a member of; 0: none. Rejoin sets
   // it.
   int64_t after_generation = 0;
   uint64_t launcher_id = 0;  // 0: none
@@ -101,8 +101,8 @@ struct SessionOptions {
   // Where this worker's data connections listen. Empty: the local address
   // that packets to the coordinator leave from.
   std::string address;
-  // Where this worker is, from the widest to the closest: ranks that share more
-  // of it are next to each other.
+  // Where this worker is, from the widest place to the closest: ranks that
+  // share more places are next to each other.
   std::vector<std::string> topology;
 
   // Settings of the launch that replace those of the program's manifest:
@@ -112,12 +112,12 @@ struct SessionOptions {
 
   absl::Duration join_timeout = absl::Minutes(5);
   // Ends Join and Rejoin while they wait: they fail with its status, and the
-  // coordinator forgets this worker a moment later. Null: nothing does.
+  // coordinator drops this worker a moment later. May be null.
   std::shared_ptr<CancelSignal> cancel;
   std::string backend = "auto";
-  // A program that trains writes a trace of its steps here, a file for each
-  // rank (DistributedDataParallelOptions::trace_file); empty: none. The session
-  // itself does nothing with it.
+  // The base name of the trace that a program writes of its steps, a file for
+  // each rank (DistributedDataParallelOptions::trace_file); empty: none. The
+  // session itself does not use it.
   std::string trace_file;
   // How long a communicator waits for peers, when connecting and within a
   // collective. ReducerOptions::timeout bounds gradient exchanges as well.
@@ -125,9 +125,9 @@ struct SessionOptions {
   // How long a lost stream to the coordinator may take to come back.
   absl::Duration reattach_grace = absl::Seconds(30);
   // Whether the ranks agree among themselves, at rank 0, while the coordinator
-  // cannot be reached: docs/durability.md. Otherwise their next step waits.
+  // cannot be reached: see docs/durability.md. Otherwise their next step waits.
   bool fallback = true;
-  // How long the stream may be gone before they do, plus 1 ms per member.
+  // How long the stream may be lost before they do, plus 1 ms per member.
   absl::Duration fallback_after = absl::Milliseconds(500);
 
   // For tests.
@@ -137,13 +137,14 @@ struct SessionOptions {
   absl::Duration notice_interval = absl::Seconds(10);
   absl::Duration retry_base = absl::Milliseconds(100);
   absl::Duration retry_cap = absl::Seconds(2);
-  // Called with what is logged while Join waits, on a thread of its own.
+  // Called with each notice that is logged while Join waits, on a thread of its
+  // own.
   std::function<void(const std::string& notice)> on_waiting;
 };
 
 // Returns the local address that packets to HOST:PORT leave from, or to the
-// first of several, with commas between, that has one. UNAVAILABLE if no host
-// can be resolved or there is no route.
+// first of several, with commas between, that has one. Fails with UNAVAILABLE
+// if no host can be resolved or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(absl::string_view host_ports);
 
 }  // namespace coxswain

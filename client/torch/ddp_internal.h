@@ -19,25 +19,27 @@
 #include "client/torch/distributed_data_parallel_options.h"
 #include "schedule/plan.h"
 
-// What the sources of DistributedDataParallel share, and nothing else uses.
+// Shared by the sources of DistributedDataParallel, and used nowhere else.
 
 namespace coxswain::torch {
 
 // Returns the plan that the job begins with.
 schedule::Plan PlanOf(const DistributedDataParallelOptions& options);
 
-// INVALID_ARGUMENT: options that do not go together, or not with the plan, the
-// hook and the averager, which may be null.
+// Fails with INVALID_ARGUMENT if options contradict each other, the plan, the
+// hook or the averager, which may be null.
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,
                        const schedule::Plan& plan, int world_size,
                        const Hook& hook, const Averager* averager);
 
-// INVALID_ARGUMENT if the options ask for something else than the plan that
-// they follow, where no operator has changed it: names both values.
+// Fails with INVALID_ARGUMENT, naming both values, if the options ask for
+// something else than the plan that they follow, unless an operator has changed
+// it.
 absl::Status CheckAskedFor(const DistributedDataParallelOptions& options);
 
-// INVALID_ARGUMENT if the program's make_hook makes another hook of its plan
-// than `hook`, which would then be exchanged for it at some change of the plan.
+// Fails with INVALID_ARGUMENT if the program's make_hook makes another hook of
+// its plan than `hook`, which would then be replaced by it at some change of
+// the plan.
 absl::Status CheckPlannedHook(const DistributedDataParallelOptions& options,
                               const Hook& hook);
 
@@ -50,7 +52,8 @@ std::map<std::string, std::string> AgreedSettings(
 // view of that place, or a tensor of its own, which is copied there and back
 // once in a step. Used by DistributedDataParallel.
 //
-// Between Point and Release all but Mark may throw what libtorch throws.
+// Between Point and Release all methods but Mark may throw what libtorch
+// throws.
 //
 // Threading: one thread at a time. Mark hands the gradient over to the
 // reducer's exchange thread, until the step's end.
@@ -62,38 +65,40 @@ class ParameterGradient {
   const ::torch::Tensor& parameter() const { return parameter_; }
   bool defined() const { return parameter_.grad().defined(); }
 
-  // The place is here (now): a .grad that was a view of the place before is
-  // one of the new place, whose contents are the caller's matter.
+  // Sets the place: a .grad that was a view of the place before is one of the
+  // new place, whose contents are up to the caller.
   void Point(const GradientPlace& place);
 
-  // In a pass, once .grad is there: libtorch may give two parameters gradients
-  // in the same memory (of a + b.view(...), say), which is well until
-  // one of them is written to. Gives this one memory of its own.
+  // Gives this .grad memory of its own. Called in a pass, once .grad is there:
+  // libtorch may give two parameters gradients in the same memory (of a +
+  // b.view(...), for example), which fails when one of them is written to.
   void Separate();
 
   // After a pass that does not exchange: sums up in the bucket, if .grad is to
   // be a view.
   void Adopt();
 
-  // Marks .grad, which is defined, as parameter `index` of the reducer. UNUSED
-  // ones can still be left as they are, afterwards. UNIMPLEMENTED: a sparse
-  // gradient.
+  // Marks .grad, which is defined, as parameter `index` of the reducer. Those
+  // of unused parameters can still be left as they are, afterwards. Fails with
+  // UNIMPLEMENTED for a sparse gradient.
   absl::Status Mark(Reducer& reducer, int index, bool used);
   // Marks zeros, without touching .grad, which is undefined.
   absl::Status MarkZeros(Reducer& reducer, int index);
 
-  // Before a step that overwrites the place although .grad may have to stay.
+  // Keeps .grad before a step that overwrites the place, in case it has to
+  // stay.
   void SetAside();
 
-  // After the exchange, one of the two: .grad is the average, or is as it was.
+  // After the exchange, one of the two is called: .grad is the average, or is
+  // as it was.
   void TakeAverage();
   void LeaveAsItWas();
 
-  // .grad is a tensor of its own.
+  // Makes .grad a tensor of its own.
   void Release();
 
  private:
-  // Whether .grad is the view, or could be.
+  // Returns whether .grad is the view, or could be.
   bool InPlace(const ::torch::Tensor& gradient) const;
   void CopyToPlace();
 
@@ -102,7 +107,7 @@ class ParameterGradient {
   ::torch::Tensor view_;
   // Where the reducer puts the average.
   ::torch::Tensor outside_;
-  // What to put back where the parameter proves to be unused.
+  // The .grad to restore if the parameter proves to be unused.
   ::torch::Tensor aside_;
 };
 
@@ -113,10 +118,10 @@ struct DistributedDataParallel::Parameter {
 
   int index = 0;
   ParameterGradient gradient;
-  // A pass since the last exchange gave it a gradient.
+  // Whether a pass since the last exchange gave it a gradient.
   bool used = false;
   // sync_each_batch: the sum of the window's averages, while .grad is that of
-  // the micro-batch under way.
+  // the current micro-batch.
   ::torch::Tensor averages;
   // Kept alive, since libtorch only holds it weakly between passes.
   std::shared_ptr<::torch::autograd::Node> accumulate_grad;

@@ -24,7 +24,8 @@ class [[nodiscard]] NoSyncScope {
   int* depth_;
 };
 
-// A moment in the making of graphs, as the thread counts that noted it.
+// A moment in the construction of graphs, by the count of the thread that noted
+// it.
 struct GraphMark {
   uint64_t sequence = 0;
   uint64_t thread = 0;
@@ -33,23 +34,24 @@ struct GraphMark {
 };
 
 // Returns whether the forward that the loss comes from ran before the mark:
-// what is younger than the mark uses no parameter, but something older. A part
-// that is computed again in the backward pass counts by when it ran first.
-// Looks at no more of the graph than it takes to find a parameter. Throws what
+// whatever is younger than the mark uses no parameter, but something older. A
+// part that is computed again in the backward pass counts by its first run.
+// Visits only as much of the graph as it needs to find a parameter. Throws what
 // libtorch throws.
 bool ForwardRanBefore(const GraphMark& mark, const ::torch::Tensor& loss);
 
-// What was declared of the backward passes to come, and what has become of it.
-// Used by DistributedDataParallel.
+// The declarations of the next backward passes, and their progress. Used by
+// DistributedDataParallel.
 //
 // Threading: the thread that calls backward.
 class DeclaredPasses {
  public:
-  // FAILED_PRECONDITION if the micro-batch before has not run its backward, or
-  // not exchanged.
+  // Fails with FAILED_PRECONDITION if the micro-batch before has not run its
+  // backward, or has not exchanged.
   absl::Status CheckDeclare() const;
   void Declare(const MicroBatch& micro);
-  // The end of the data ends the window: what it summed up is to be exchanged.
+  // Declares that the end of the data ends the window: its sum is to be
+  // exchanged.
   void DeclareTail();
   // Returns whether micro-batches are declared at all.
   bool declared() const { return declared_; }
@@ -59,27 +61,28 @@ class DeclaredPasses {
   bool empty() const { return declared_ && micro_.empty; }
   const GraphMark& since() const { return since_; }
 
-  // A backward pass of the micro-batch runs.
+  // A backward pass of the micro-batch begins.
   void BeginPass();
   void EndPass() { in_pass_ = false; }
   bool in_pass() const { return in_pass_; }
-  // Since the last exchange; where nothing is declared.
+  // Returns the passes since the last exchange, if nothing is declared.
   int passes() const { return passes_; }
 
-  // This rank cannot compute its part of the window, and why.
+  // Notes that this rank cannot compute its part of the window, and why.
   void Fail(const absl::Status& why);
   const std::string& failure() const { return failure_; }
 
   void EndExchange();
   void DropWindow();
 
-  // A declared micro-batch has still to run its backward.
+  // Returns whether a declared micro-batch has still to run its backward.
   bool pass_due() const { return pass_due_; }
-  // The micro-batch declared last is to exchange, and has not.
+  // Returns whether the micro-batch declared last is to exchange, and has not.
   bool exchange_due() const { return exchange_due_; }
-  // One was declared that does not end its window.
+  // Returns whether one was declared that does not end its window.
   bool in_window() const { return in_window_; }
-  // FAILED_PRECONDITION for a pass that exchanges after the declared one did.
+  // Fails with FAILED_PRECONDITION for a pass that exchanges after the declared
+  // one did.
   absl::Status CheckNotSpent() const;
 
  private:

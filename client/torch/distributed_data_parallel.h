@@ -34,9 +34,9 @@ namespace coxswain::torch {
 class StaticGraph;
 
 // Returns the trainable parameters of a module in registration order, as the
-// manifest and the reducer know them. A parameter that is registered twice
-// counts once, under its first name. INVALID_ARGUMENT names one of an
-// unsupported type.
+// manifest and the reducer use them. A parameter that is registered twice
+// counts once, under its first name. Fails with INVALID_ARGUMENT, naming a
+// parameter of an unsupported type.
 absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
     const ::torch::nn::Module& module);
 
@@ -56,10 +56,10 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 //     if (ddp->stopping()) break;
 //   }
 //
-// Train (train/torch/train.h) does this and what is around it.
+// Train (train/torch/train.h) does this and the setup around it.
 //
 // The module is used as before; its forward needs nothing from this class. An
-// averager (local SGD, DiLoCo) lets the ranks' parameters go apart between its
+// averager (local SGD, DiLoCo) lets the ranks' parameters diverge between its
 // averages: before a test of the model, or a checkpoint of it, all ranks call
 // AverageParameters.
 //
@@ -71,12 +71,12 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 //
 // Schedule: options.plan sets how micro-batches become steps (see
 // schedule::Terms), and the gate in options.reducer ends each exchange with a
-// decision that is the same on all ranks: commit, or skip as one of them asked
-// for (its gradients are then zero, the hook is as it was before, and there is
-// no optimizer step), stop, or go on by another plan, which is in force when
-// FinishStep returns. With sync_each_batch every exchange is a step of the
-// hook, carries one micro-batch's gradients, and is added to .grad; one that is
-// skipped makes the window's optimizer step a skipped one.
+// decision that is the same on all ranks: commit, or skip because one of them
+// asked to (its gradients are then zero, the hook is as it was before, and
+// there is no optimizer step), stop, or change to another plan, which is in
+// force when FinishStep returns. With sync_each_batch every exchange is a step
+// of the hook, carries one micro-batch's gradients, and is added to .grad; one
+// that is skipped makes the window's optimizer step a skipped one.
 //
 // Where the caller decides whether a step is applied, it writes, in place of
 // Backward,
@@ -98,12 +98,12 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // find_unused_parameters its .grad stays as it is; Backward then looks for them
 // before the pass, so that their buckets need not wait for its end.
 //
-// Errors: within a backward pass nothing is thrown on our behalf. An error is
-// kept, the pass runs to its end, and Backward or Synchronize returns it; the
-// gradients are then of no use, and neither is the communicator. Errors of
+// Errors: within a backward pass this class throws nothing. An error is kept,
+// the pass runs to its end, and Backward or Synchronize returns it; the
+// gradients are then undefined, and the communicator cannot be used. Errors of
 // Accumulate, and of the checks before a pass or an exchange, are kept as well:
-// a rank whose step did not run cannot go on beside those whose step did. Any
-// other call that is refused changes nothing.
+// a rank whose step did not run cannot continue beside those whose step did.
+// Any other call that is refused changes nothing.
 //
 // Threading: one thread, the one that calls backward. Several instances in
 // several threads are independent.
@@ -112,10 +112,10 @@ class DistributedDataParallel {
   // Copies rank 0's parameters and buffers to all ranks: all ranks call it.
   // `communicator` outlives the object; the module is shared. Replacing the
   // module's parameters afterwards (module->to(dtype)) is not noticed. The
-  // averager, if any, is the one that belongs to the hook; INVALID_ARGUMENT if
-  // the hook needs one and there is none, or if options.make_hook makes another
-  // hook of options.plan than this one, or if the options ask for a schedule
-  // that contradicts options.plan.
+  // averager, if any, is the one that belongs to the hook. Fails with
+  // INVALID_ARGUMENT if the hook needs an averager and there is none, if
+  // options.make_hook makes another hook of options.plan than this one, or if
+  // the options ask for a schedule that contradicts options.plan.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
       std::shared_ptr<::torch::nn::Module> module, Communicator* communicator,
       std::unique_ptr<Hook> hook,
@@ -124,8 +124,8 @@ class DistributedDataParallel {
 
   ~DistributedDataParallel();
 
-  // Ends the wrapper and gives its hook back, as it was after the last step
-  // that was committed: for callers that go on with the hook's own state.
+  // Ends the wrapper and returns its hook, as it was after the last step that
+  // was committed: for callers that continue with the hook's own state.
   static std::unique_ptr<Hook> TakeHook(
       std::unique_ptr<DistributedDataParallel> ddp);
 
@@ -133,104 +133,109 @@ class DistributedDataParallel {
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   // Begins an epoch: ended() is false again. With the number of its
-  // micro-batches, if that is known: see Accumulator::BeginEpoch.
+  // micro-batches, if known: see Accumulator::BeginEpoch.
   absl::Status BeginEpoch(
       int64_t micro_batches = std::numeric_limits<int64_t>::max());
 
-  // Begins the next micro-batch: call it before its forward. One of weight 0 is
-  // empty: Backward runs no pass for it; a caller that runs backward leaves it
-  // out, and calls Synchronize. Where all of a step's are, the step is skipped.
+  // Begins the next micro-batch: called before its forward. One of weight 0 is
+  // empty: Backward runs no pass for it; a caller that runs backward omits it,
+  // and calls Synchronize. If all of a step's are empty, the step is skipped.
   // Returns whether its backward pass exchanges, and what to multiply its mean
   // loss by. A misuse is kept and returned by Backward or Synchronize: another
   // micro-batch before this one's backward; one after the end of the data or
   // max_steps.
   MicroBatch Accumulate(const Accumulator::Begin& begin = {});
 
-  // In place of Backward, where this rank's loss cannot be computed: it still
-  // takes part in the window's exchange, and all ranks skip its step; a local
-  // step is skipped by this rank alone. OK, as for a step that was skipped;
-  // `why` itself, as an error that ends the job, where other ranks cannot learn
-  // of it: without a gate, or with enforcement=off.
+  // Called in place of Backward, if this rank's loss cannot be computed: the
+  // rank still takes part in the window's exchange, and all ranks skip its
+  // step; a local step is skipped by this rank alone. Returns OK, as for a step
+  // that was skipped; or `why` itself, as an error that ends the job, if other
+  // ranks cannot learn of it: without a gate, or with enforcement=off.
   absl::Status FailMicroBatch(const absl::Status& why);
 
   // Runs loss.backward(), unless the micro-batch is empty. If this pass
   // exchanges, waits for the averages and ends the step for the hook
-  // (FinishStep). INTERNAL if libtorch throws. FAILED_PRECONDITION, before the
-  // pass: the micro-batch has run its backward, or was not declared and has to
-  // be, or its forward ran outside it (options.forward_in_scope).
+  // (FinishStep). Fails with INTERNAL if libtorch throws, and with
+  // FAILED_PRECONDITION, before the pass, if the micro-batch has run its
+  // backward, or was not declared and has to be, or its forward ran outside it
+  // (options.forward_in_scope).
   absl::Status Backward(const ::torch::Tensor& loss);
-  // The same for the mean loss of this micro-batch, as its forward pass gave
+  // Does so for the mean loss of this micro-batch, as its forward pass returned
   // it: multiplies it by micro.loss_scale.
   absl::Status Backward(const ::torch::Tensor& loss, const MicroBatch& micro);
 
-  // The result of the exchange in the backward pass just run, with the
-  // averages in .grad. If that pass reached no parameter, exchanges now. OK
-  // and nothing to do after a pass that does not exchange.
+  // Returns the result of the exchange in the backward pass just run, with the
+  // averages in .grad. If that pass reached no parameter, exchanges now.
+  // Returns OK and does nothing after a pass that does not exchange.
   absl::Status Synchronize();
 
-  // Ends a synchronised step as all ranks decide: Commit of the hook, or as if
-  // the step had not been; see skipped(). apply=false asks for the second, a
-  // vote that needs the plan's commit_vote; without a gate it is up to the
-  // caller that all ranks ask for the same. In a local step it is this rank's
-  // alone, and the step counts for hook and averager all the same.
+  // Ends a synchronised step as all ranks decide: Commit of the hook, or
+  // Rollback; see skipped(). apply=false asks for the latter, a vote that needs
+  // the plan's commit_vote; without a gate the caller ensures that all ranks
+  // ask for the same. In a local step the decision is this rank's alone, and
+  // the step counts for hook and averager all the same.
   absl::Status FinishStep(bool apply = true, absl::string_view why = "");
 
-  // Of the window that ended last, or the one under way: its optimizer step is
-  // not to be taken, for the reason in decision().
+  // Returns whether the optimizer step of the current window, or of the one
+  // that ended last, is not to be taken, for the reason in decision().
   bool skipped() const { return !decision_.commit; }
-  // All ranks stop after this step: decision().stop is the reason.
+  // Returns whether all ranks stop after this step: decision().stop is the
+  // reason.
   bool stopping() const { return !decision_.stop.empty(); }
-  // The generation ends after this step, because its members change:
-  // decision().regroup is the reason. See ElasticTraining, which does what
-  // follows.
+  // Returns whether the generation ends after this step, because its members
+  // change: decision().regroup is the reason. ElasticTraining handles that.
   bool regrouping() const { return !decision_.regroup.empty(); }
-  // Not empty: all ranks save their state once this step has been taken, and
-  // why. See ModuleCheckpoint, which does so.
+  // Returns why all ranks save their state once this step has been taken;
+  // empty: they do not. ModuleCheckpoint saves it.
   const std::string& checkpointing() const { return decision_.checkpoint; }
-  // Exchanges whose decision this rank has: that of all ranks or, in a local
-  // step, its own.
+  // Returns the number of exchanges whose decision this rank has: that of all
+  // ranks or, in a local step, its own.
   int64_t decided() const { return decided_; }
   const schedule::Decision& decision() const { return decision_; }
-  // With end_at_first: another rank ran out of data, so the epoch is over. The
-  // window's gradients are zero. Until BeginEpoch, or the next micro-batch.
+  // With end_at_first: returns whether another rank ran out of data, so that
+  // the epoch has ended. The window's gradients are zero. Until BeginEpoch, or
+  // the next micro-batch.
   bool ended() const { return ended_; }
-  // The plan's max_steps are done.
+  // Returns whether all of the plan's max_steps are done.
   bool finished() const { return accumulator_.finished(); }
-  // In force.
+  // Returns the plan in force.
   const schedule::Plan& plan() const { return accumulator_.plan(); }
 
   // Takes the window's optimizer step, unless it was skipped or the epoch has
-  // ended: step, zero_grad, AfterOptimizerStep. False: nothing was to be done.
-  // FAILED_PRECONDITION on gradients that have not been exchanged, or stepped
-  // by already. Who steps by hand follows the same order.
+  // ended: step, zero_grad, AfterOptimizerStep. Returns false if nothing was to
+  // be done. Fails with FAILED_PRECONDITION if gradients have not been
+  // exchanged, or were stepped by already. A program that steps by itself
+  // follows the same order.
   absl::StatusOr<bool> StepOptimizer(::torch::optim::Optimizer& optimizer);
-  // How many optimizer steps it has taken, those included after which it
+  // Returns how many optimizer steps it has taken, including one after which it
   // failed.
   int64_t optimizer_steps() const { return optimizer_steps_; }
-  // With commit_with_optimizer, where the program leaves an optimizer step out:
-  // commits the hook's step all the same. OK and nothing to do otherwise.
+  // With commit_with_optimizer, if the program leaves an optimizer step out:
+  // commits the hook's step all the same. Returns OK and does nothing
+  // otherwise.
   absl::Status CommitStep();
 
-  // At the end of the data, when the accumulator was not given its length:
-  // ends a window that was cut short as the plan's tail says. flush: exchanges
-  // it, with the right divisor, and finishes the step; true: StepOptimizer is
-  // next. carry leaves it as it is, drop is DropWindow. All ranks call it. All
-  // that stands in .grad is of the window, so it was cleared after the last
-  // step. FAILED_PRECONDITION if a micro-batch has not run its backward; and,
-  // with tail=flush and sync_each_batch, in the middle of a window: all was
-  // exchanged, and nothing is left to decide its step by.
+  // Ends, at the end of the data, a window that was cut short, if the
+  // accumulator was not given the data's length, by the plan's tail. flush:
+  // exchanges it, with the right divisor, and finishes the step; returns true
+  // if StepOptimizer is next. carry leaves it as it is, drop is DropWindow. All
+  // ranks call it. All of .grad is of the window, so it was cleared after the
+  // last step. Fails with FAILED_PRECONDITION if a micro-batch has not run its
+  // backward, and, with tail=flush and sync_each_batch, in the middle of a
+  // window: everything was exchanged, and no exchange is left to decide its
+  // step.
   absl::StatusOr<bool> Flush();
 
-  // Forgets the window that was begun, where a loop over data is left early:
-  // .grad is set to zero. Nothing is exchanged; all ranks call it.
+  // Forgets the window that was begun, if a loop over data is left early: .grad
+  // is set to zero. Nothing is exchanged; all ranks call it.
   absl::Status DropWindow();
 
-  // With uneven_data, once this rank's data has ended: takes part in the
-  // peers' next step with gradients of zero. True: some rank had data; the
-  // averages stand in .grad and the step is finished, so StepOptimizer is next.
-  // False: all ranks are out of data (with end_at_first: one is), and all leave
-  // the epoch in this step, which is none where no rank had data.
-  // FAILED_PRECONDITION in the middle of a window.
+  // With uneven_data, once this rank's data has ended: takes part in the peers'
+  // next step with gradients of zero. Returns true if some rank had data: the
+  // averages are in .grad and the step is finished, so StepOptimizer is next.
+  // Returns false if all ranks are out of data (with end_at_first: one is): all
+  // leave the epoch in this step, which does not count if no rank had data.
+  // Fails with FAILED_PRECONDITION in the middle of a window.
   //
   //   COXSWAIN_RETURN_IF_ERROR(ddp->BeginEpoch());
   //   for (each batch, unless ddp->ended() or ddp->stopping()) { ... }
@@ -241,46 +246,44 @@ class DistributedDataParallel {
   //   }
   absl::StatusOr<bool> StepWithoutData();
 
-  // Between steps, on all ranks alike, after the module got further trainable
-  // parameters, parameters were frozen, or buffers came, went or changed their
-  // shape: compares all of them over the ranks, takes over rank 0's values of
-  // the new ones, and divides the buckets anew. Hook and averager keep their
-  // state for those that stay, by name, shape and type, .grad its local sums;
-  // an averager brings the ranks together before.
+  // Called between steps, on all ranks alike, after the module got further
+  // trainable parameters, parameters were frozen, or buffers were added,
+  // removed or changed their shape: compares all of them over the ranks, copies
+  // rank 0's values of the new ones, and divides the buckets again. Hook and
+  // averager keep their state for those that stay, by name, shape and type,
+  // .grad its local sums; an averager averages the ranks' parameters before.
   absl::Status UpdateParameters();
 
-  // Between steps, on all ranks alike: see Reducer::ChangeHook. Not with an
-  // averager. The old hook is gone if it succeeds, the new one if it fails.
+  // Called between steps, on all ranks alike: see Reducer::ChangeHook. Not with
+  // an averager. Destroys the old hook if it succeeds, the new one if it fails.
   absl::Status ChangeHook(std::unique_ptr<Hook> hook, bool carry_state);
   // Likewise: see Reducer::ChangeBuckets.
   absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
 
   // Counts an optimizer step, and averages the trainable parameters over the
-  // ranks where the averager's turn has come. To be called once after each
-  // step that was taken, on all ranks; OK and nothing to do without an
-  // averager.
+  // ranks when the averager is due. Called once after each step that was taken,
+  // on all ranks; returns OK and does nothing without an averager.
   absl::Status AfterOptimizerStep();
 
-  // Brings the parameters of all ranks together if they are apart, and then,
-  // with broadcast_buffers, gives all ranks rank 0's buffers. All ranks call
-  // it.
+  // Makes the parameters of all ranks equal if they differ, and then, with
+  // broadcast_buffers, copies rank 0's buffers to all ranks. All ranks call it.
   absl::Status AverageParameters();
 
   // Backward passes within the scope only sum up locally.
   NoSyncScope NoSync();
 
-  // For BeginEpoch, positions and other streams.
+  // Returns the accumulator, for BeginEpoch, positions and other streams.
   Accumulator& accumulator() { return accumulator_; }
-  // For SaveState and LoadState, between steps.
+  // Returns the hook, for SaveState and LoadState, between steps.
   Hook& hook() { return *hook_; }
-  // Null if there is none.
+  // Returns the averager; null if there is none.
   Averager* averager() { return averager_.get(); }
   const Reducer& reducer() const { return *reducer_; }
 
  private:
   struct Parameter;  // a trainable one
-  // Where the exchange of the current step stands. kBegun: before the pass;
-  // kRunning: in the pass, or it threw; kEnded: it did not.
+  // The phase of the current step's exchange. kBegun: before the pass;
+  // kRunning: in the pass, or it threw; kEnded: it returned.
   enum class Phase { kNone, kBegun, kRunning, kEnded, kAveraged };
 
   DistributedDataParallel(std::shared_ptr<::torch::nn::Module> module,
@@ -291,19 +294,19 @@ class DistributedDataParallel {
   absl::Status Connect(Communicator* communicator);
   // Returns the user's reducer options with what the wrapper adds.
   absl::StatusOr<ReducerOptions> CompleteReducerOptions();
-  // Where the parameters are on a GPU. UNIMPLEMENTED: an option that is for the
-  // CPU only.
+  // Completes the options if the parameters are on a GPU. Fails with
+  // UNIMPLEMENTED for an option that is for the CPU only.
   absl::Status CompleteForDevice(ReducerOptions* options) const;
   absl::Status ConfigureAverager();
-  // Returns the averager's part of AverageParameters; whether the ranks were
-  // apart.
+  // Runs the averager's part of AverageParameters; returns whether the ranks'
+  // parameters differed.
   absl::StatusOr<bool> UniteParameters();
-  // Rank root's values.
+  // Copies root's values to all ranks.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
-  // Rank 0's values of what the module has got since the last call.
+  // Copies rank 0's values of what was added to the module since the last call.
   absl::Status BroadcastNews();
-  // FAILED_PRECONDITION if a buffer has changed its form since the ranks have
-  // compared them.
+  // Fails with FAILED_PRECONDITION if a buffer has changed its form since the
+  // ranks have compared them.
   absl::Status BroadcastBuffers();
   // Returns what all ranks must have alike, beside the parameters.
   std::map<std::string, std::string> AgreedByAll() const;
@@ -315,31 +318,31 @@ class DistributedDataParallel {
   void TakeParameters();
   std::unique_ptr<Parameter> Register(const ::torch::Tensor& tensor);
   void Release(Parameter& parameter);
-  // Those that the module does not train any more.
+  // Releases the gradients of parameters that the module does not train any
+  // more.
   void ReleaseUntrained();
-  // Follows the reducer's layout.
+  // Points the gradients to the reducer's layout.
   void PointGradients();
 
   bool exchanges() const { return no_sync_depth_ == 0 && passes_.exchanges(); }
   // Returns whether a rank can ask the others to skip a step.
   bool can_skip() const;
-  // That the pass that is to come may exchange.
+  // Fails if the next pass must not exchange.
   absl::Status CheckExchange() const;
-  // Takes the place of a declared micro-batch's backward pass.
+  // Runs in place of a declared micro-batch's backward pass.
   absl::Status RunWithoutPass();
   absl::Status CheckBetweenSteps(absl::string_view what) const;
-  // Nothing has been summed up that was not exchanged.
+  // Fails if local sums have not been exchanged.
   absl::Status CheckNothingLocal() const;
   absl::Status CheckForward(const ::torch::Tensor& loss) const;
-  // That the plan allows micro-batches that are not declared, where they are
-  // not.
+  // Fails if micro-batches are not declared and the plan requires it.
   absl::Status CheckUndeclared() const;
   // Returns what the exchange that begins carries, and how it is announced.
   absl::StatusOr<WindowSum> SumToExchange();
   absl::StatusOr<schedule::Ticket> TicketOf(const WindowSum& sum) const;
-  // Of the parameters, as they are.
+  // Returns the checksum of the parameters.
   absl::StatusOr<uint64_t> Checksum() const;
-  // Returns what gradients are multiplied by before the exchange under way.
+  // Returns the factor of the gradients in the current exchange.
   double rescale() const;
   absl::Status BeginReducerStep(const WindowSum& sum);
   absl::Status BeginStep();
@@ -352,14 +355,14 @@ class DistributedDataParallel {
   absl::Status Arrived(Parameter& parameter);
   absl::Status Mark(int parameter);
   absl::Status MarkOrZeros(int parameter);
-  // The gradients of the whole pass, if there was one, are there.
+  // The gradients of the whole pass, if there was one, are ready.
   void FinishExchange(bool of_pass);
   absl::Status MarkRest(bool of_pass);
   void TakeAverages();
   // In the exchange thread.
   absl::Status StepOptimizers(const Bucket& bucket);
-  // FAILED_PRECONDITION if the hook and the averager that it needs are not in
-  // the same step, or the averager missed one.
+  // Fails with FAILED_PRECONDITION if the hook and the averager that it needs
+  // are not in the same step, or the averager missed one.
   absl::Status CheckAverager();
 
   // The end of an exchange: see ddp_decision.cc.
@@ -367,38 +370,39 @@ class DistributedDataParallel {
   schedule::Vote VoteOf(bool apply, absl::string_view why) const;
   // Returns which averages are not finite; empty if all are.
   std::string NonFinite() const;
-  // Ranks had data for the step, and all of it had weight 0.
+  // Returns whether ranks had data for the step, all of weight 0.
   bool AllWereEmpty() const;
-  // For the hook, the buffers and .grad.
+  // Ends the exchange for the hook, the buffers and .grad.
   absl::Status EndExchange(const schedule::Decision& decision);
-  // Returns whether the exchange that was decided to be committed is so only
+  // Returns whether an exchange whose decision is to commit is committed only
   // with the optimizer's step.
   bool commits_later() const;
-  // For the window, whose decision follows from those of its exchanges.
+  // Updates the window's decision, which follows from those of its exchanges.
   void NoteDecision(const schedule::Decision& decision);
-  // A local step of which this rank takes none: it counts all the same, as on
-  // the other ranks.
+  // Skips a local step on this rank: it counts all the same, as on the other
+  // ranks.
   absl::Status SkipLocal(const std::string& why, schedule::Decision* decision);
   // Where a micro-batch of the window was skipped before.
   void NoteAfterSkip(const schedule::Decision& decision);
   absl::Status EndWindow();
-  // .grad of all parameters is zero.
+  // Sets .grad of all parameters to zero.
   void ClearGradients();
-  // sync_each_batch: .grad is the next micro-batch's alone, and then the sum.
+  // sync_each_batch: makes .grad that of the next micro-batch alone, and then
+  // the sum.
   void SetAveragesAside();
   void AddAverages();
 
   // Changes of the plan: see ddp_changes.cc.
   bool ChangesHook(const schedule::Plan& plan) const;
-  // next_plan_, if there is one and its time has come.
+  // Changes to next_plan_, if there is one and it is due.
   absl::Status FollowNextPlan();
   absl::Status FollowPlan(const schedule::Plan& plan);
   absl::Status FollowHook(const schedule::Plan& plan);
   absl::Status ReplaceHook(std::unique_ptr<Hook> hook,
                            std::unique_ptr<Averager> averager, bool carry);
-  // Keeps the first error, and lets the peers know.
+  // Keeps the first error, and notifies the peers.
   void Keep(const absl::Status& status);
-  // One that all ranks come to by themselves.
+  // Keeps an error that all ranks find by themselves.
   void KeepShared(const absl::Status& status);
 
   const std::shared_ptr<::torch::nn::Module> module_;
@@ -407,7 +411,7 @@ class DistributedDataParallel {
   std::unique_ptr<Averager> averager_;
   Accumulator accumulator_;
   Communicator* communicator_ = nullptr;
-  // What the reducer calls in place of a hook that has an averager.
+  // Replaces, in the reducer, a hook that has an averager.
   std::unique_ptr<Hook> paired_hook_;
   std::unique_ptr<Reducer> reducer_;
   std::vector<std::unique_ptr<Parameter>> parameters_;  // as the reducer's

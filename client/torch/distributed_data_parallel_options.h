@@ -29,26 +29,25 @@ class Session;
 namespace coxswain::torch {
 
 struct DistributedDataParallelOptions {
-  // Among them: find_unused_parameters, statistics, max_norm, caller_stream
-  // (on a GPU; by default the one that is current: see CurrentStream), and the
-  // gate,
-  // where steps are announced and decided. on_average and settings are this
-  // class's own; what a plan decides is taken from it.
+  // Includes find_unused_parameters, statistics, max_norm, caller_stream (on a
+  // GPU; by default the current one: see CurrentStream), and the gate, where
+  // steps are announced and decided. on_average and settings are set by this
+  // class; what a plan decides is taken from it.
   ReducerOptions reducer;
 
   // The schedule that the program asks for. DescribeJob puts it into the
-  // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all. What has
-  // its default asks for nothing.
+  // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all. A
+  // setting that has its default asks for nothing.
   int accumulation_steps = 1;
   schedule::Terms terms;
   // The schedule that the job's ranks have agreed on, which counts instead: see
-  // FollowSession. INVALID_ARGUMENT if the program asks for something else,
-  // unless an operator has changed that.
+  // FollowSession. Create fails with INVALID_ARGUMENT if the program asks for
+  // something else, unless an operator has changed that.
   std::optional<schedule::Plan> plan;
-  // What of the plan an operator has changed: "accumulation", and the names of
-  // terms. Set by FollowSession.
+  // The settings of the plan that an operator has changed: "accumulation", and
+  // the names of terms. Set by FollowSession.
   std::set<std::string> changed_by_operator;
-  // Make what a later plan names, such as MakePlannedHook and
+  // Make the hook and the averager of a later plan, such as MakePlannedHook and
   // MakePlannedAverager; null: the hook stays until the next generation.
   std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
       make_hook;
@@ -58,43 +57,44 @@ struct DistributedDataParallelOptions {
   // Called for each micro-batch that is declared, as a sign of progress.
   std::function<void()> on_micro_batch;
 
-  // All ranks skip a step whose average is infinite or not a number: with the
-  // plan's commit_vote by vote, otherwise because they all see the same.
-  // Implies reducer.statistics.
+  // Makes all ranks skip a step whose average is infinite or not a number: with
+  // the plan's commit_vote by vote, otherwise because they all have the same
+  // average. Implies reducer.statistics.
   bool skip_non_finite = false;
-  // Backward refuses a loss whose forward ran before the micro-batch was
-  // declared (or, without declarations, before the NoSync scope was opened). To
-  // be cleared where several forwards run before the first backward.
+  // Makes Backward refuse a loss whose forward ran before the micro-batch was
+  // declared (or, without declarations, before the NoSync scope was opened).
+  // Cleared by programs that run several forwards before the first backward.
   bool forward_in_scope = true;
 
-  // Each .grad is a view into its bucket: saves one copy of the gradients and
-  // their memory. They must not be detached or replaced while they hold local
-  // sums. After this object's end they are tensors of their own again.
+  // Makes each .grad a view into its bucket: saves one copy of the gradients
+  // and their memory. They must not be detached or replaced while they hold
+  // local sums. After this object's end they are tensors of their own again.
   bool gradient_as_bucket_view = false;
   // The same parameters are used, equally often, in each pass that exchanges,
-  // also where parts are computed again in the backward pass and give a
-  // parameter several gradients. Learned in the first such pass, in which all
-  // is exchanged at the end; a later pass that differs is an error.
+  // also if parts are computed again in the backward pass and give a parameter
+  // several gradients. Learned in the first such pass, which exchanges
+  // everything at its end; a later pass that differs is an error.
   bool static_graph = false;
   // After each step that brought all ranks together, which local steps and the
-  // hook noop do not, all ranks take over the module's buffers (running means)
-  // of rank 0, or of the first rank that still has data. At the start they
+  // hook noop do not, all ranks copy the module's buffers (running means) from
+  // rank 0, or from the first rank that still has data. At the start they
   // always do. Between two UpdateParameters buffers keep their types and
   // shapes: FAILED_PRECONDITION otherwise.
   bool broadcast_buffers = true;
   // The hook's step is committed by StepOptimizer or AfterOptimizerStep, once
   // the optimizer has taken its own, and a change of plan follows after both:
-  // an error on the way leaves the hook as it was, as it leaves the parameters.
+  // an error in between leaves the hook as it was, as it leaves the parameters.
   // With sync_each_batch this holds for the last exchange of a window; those
-  // before it are committed as they come.
+  // before it are committed at once.
   bool commit_with_optimizer = false;
-  // If set, an optimizer of its own for each parameter, made by this function,
-  // takes its step as soon as the parameter's average stands, while other
-  // buckets still travel; its .grad is then as after zero_grad. The caller has
-  // no optimizer. INVALID_ARGUMENT together with what needs the whole step
-  // first: max_norm, find_unused_parameters, an averager, sync_each_batch,
-  // commit_vote and skip_non_finite; FinishStep(false) is an error. Called by
-  // Create and UpdateParameters; the optimizers step in the exchange thread.
+  // Makes an optimizer of its own for each parameter, which takes its step as
+  // soon as the parameter's average is complete, while other buckets are still
+  // exchanged; its .grad is then as after zero_grad. The caller has no
+  // optimizer. May be empty. INVALID_ARGUMENT together with what needs the
+  // whole step first: max_norm, find_unused_parameters, an averager,
+  // sync_each_batch, commit_vote and skip_non_finite; FinishStep(false) is an
+  // error. Called by Create and UpdateParameters; the optimizers step in the
+  // exchange thread.
   std::function<std::unique_ptr<::torch::optim::Optimizer>(
       const ::torch::Tensor&)>
       overlapped_optimizer;
@@ -103,20 +103,20 @@ struct DistributedDataParallelOptions {
 };
 
 // Returns what the workers that train `module` must have in common, for
-// Session::Join: its parameters, the hook spec as it is given (pass what
-// CanonicalSpec of hooks/registry/registry.h returns where it comes from a
-// user), and the options that decide the order of collectives. INVALID_ARGUMENT
-// names a parameter of an unsupported type.
+// Session::Join: its parameters, the hook spec as it is given (for a user's
+// spec, pass the result of CanonicalSpec of hooks/registry/registry.h), and the
+// options that decide the order of collectives. Fails with INVALID_ARGUMENT,
+// naming a parameter of an unsupported type.
 absl::StatusOr<JobManifest> DescribeJob(
     const ::torch::nn::Module& module, const std::string& hook_spec,
     const DistributedDataParallelOptions& options = {});
 
-// Lets a DistributedDataParallel follow the job's plan (options->plan, of which
-// its hook is to be made, and what an operator has changed of it), have its
-// steps decided by the coordinator, and count as progress there. The session
-// outlives it. One wrapper at a time for each session: a second one on the same
-// stream would mix its rounds with the first's. Set make_hook as well for plans
-// that change the hook, and trace_file from SessionOptions. Errors of
+// Makes a DistributedDataParallel follow the job's plan (options->plan, of
+// which its hook is to be made, and what an operator has changed of it), have
+// its steps decided by the coordinator, and report its progress there. The
+// session outlives it. One wrapper at a time for each session: a second one on
+// the same stream would mix its rounds with the first's. Set make_hook as well
+// for plans that change the hook, and trace_file from SessionOptions. Fails as
 // ScheduleClient::Gate.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);

@@ -21,8 +21,8 @@ namespace coxswain::torch {
 // The state of a libtorch program: see ElasticTraining, which keeps it.
 class ElasticModuleState : public ElasticState {
  public:
-  // INVALID_ARGUMENT names a parameter or buffer that is on a GPU, or whose
-  // elements share memory (an expanded tensor).
+  // Fails with INVALID_ARGUMENT, naming a parameter or buffer that is on a GPU,
+  // or whose elements share memory (an expanded tensor).
   static absl::StatusOr<std::unique_ptr<ElasticModuleState>> Create(
       std::shared_ptr<::torch::nn::Module> module,
       ::torch::optim::Optimizer* optimizer);
@@ -30,14 +30,14 @@ class ElasticModuleState : public ElasticState {
   // Returns what the program changes; kept by Keep.
   ElasticRecord& record() { return record_; }
 
-  // Between steps: all is now as it is to be after a Rollback.
+  // Called between steps: Rollback restores the state as it is now.
   void Keep();
-  // A window has begun: a Rollback goes back to what was kept. Otherwise there
-  // is nothing to undo.
+  // Called when a window begins: Rollback restores what was kept. Otherwise
+  // there is nothing to undo.
   void Begin() { in_window_ = true; }
-  // Likewise, for one that was not declared: the buffers may have changed
-  // since Keep, so that theirs stay, and what the program has noted since does,
-  // too. Nothing in a window.
+  // Likewise, for a window that was not declared: the buffers may have changed
+  // since Keep and keep their present contents, as does what the program has
+  // noted since. Does nothing in a window.
   void BeginUndeclared();
   bool in_window() const { return in_window_; }
 
@@ -45,8 +45,9 @@ class ElasticModuleState : public ElasticState {
   int64_t step() const override;
   int64_t progress() const override { return record_.progress; }
   void Rollback() override;
-  // In row-major order, whatever the strides, which ranks may have different
-  // ones of: of tensors that are not contiguous the spans are copies.
+  // Returns the tensors in row-major order, whatever their strides, which may
+  // differ between ranks: of tensors that are not contiguous the spans are
+  // copies.
   std::vector<Span> Tensors() override;
   std::vector<Span> LooseTensors() override;
   absl::Status TakeTensors() override;
@@ -55,7 +56,7 @@ class ElasticModuleState : public ElasticState {
   // Returns the record: a program may have counted differently on each rank.
   std::string LooseBytes() override { return record_.Serialize(); }
   absl::Status LoadLooseBytes(absl::string_view bytes) override;
-  // Of the optimizer.
+  // Returns the digest of the optimizer.
   absl::StatusOr<uint64_t> Digest() override;
 
  private:

@@ -173,7 +173,7 @@ MicroBatch ElasticTraining::Accumulate(const Accumulator::Begin& begin) {
 
 absl::Status ElasticTraining::CheckGoing() {
   if (!ddp_->regrouping()) return absl::OkStatus();
-  told_ = true;
+  notified_ = true;
   return absl::FailedPreconditionError(
       absl::StrCat("the generation ends with the step before this one (",
                    ddp_->decision().regroup,
@@ -258,7 +258,7 @@ absl::Status ElasticTraining::Finish(absl::Status status,
   if (ddp_->regrouping()) {
     trained->outcome = ElasticRun::Outcome::kRegroup;
     // The body has gone on until it was notified.
-    if (told_) status = absl::OkStatus();
+    if (notified_) status = absl::OkStatus();
   }
   NotePosition();
   if (status.ok()) {

@@ -20,13 +20,13 @@
 namespace coxswain::torch {
 
 struct ElasticTrainingOptions {
-  // Of its manifest, the world sizes count; the rest is described from the
-  // module, `hook` and `ddp`.
+  // Of its manifest, only the world sizes are used; the rest is described from
+  // the module, `hook` and `ddp`.
   ElasticRun::Options run;
   std::string hook = "allreduce";
   // With make_hook (MakePlannedHook), and without plan and gate, which are the
-  // generation's. UNIMPLEMENTED: an averager (the ranks' parameters would be
-  // apart when one is lost) and overlapped_optimizer.
+  // generation's. Fails with UNIMPLEMENTED for an averager (the ranks'
+  // parameters would differ when one is lost) and for overlapped_optimizer.
   DistributedDataParallelOptions ddp;
 
   // How checkpoints are saved: the plan (checkpoint_every), an operator,
@@ -34,11 +34,10 @@ struct ElasticTrainingOptions {
   bool own_errors = false;
   CheckpointRetention retention;
   std::function<void(const SaveReport&)> on_checkpoint;
-  // How long a leaving worker waits for what is being saved.
+  // How long a leaving worker waits for a save in progress.
   absl::Duration save_timeout = absl::Seconds(60);
-  // Where a job that has made no step goes on from: a checkpoint's id, or
-  // "newest", which is none where the job has none yet. Empty: from the
-  // beginning.
+  // The checkpoint that a job without a step resumes from: an id, or "newest",
+  // which is none if the job has none yet. Empty: from the beginning.
   std::string resume;
 };
 
@@ -58,44 +57,46 @@ struct ElasticTrainingOptions {
 //     return absl::OkStatus();
 //   });
 //
-// The body goes on from step() and the counters that it finds: after a change,
-// these are those of the last step that was committed, on all ranks. Whatever
-// else decides what it does next belongs into counter() or blob(); these are
-// the job's, not the rank's: all ranks change them alike, and those that are
-// behind, or new, take them over, with parameters, buffers, the optimizer's
-// state and learning rates, and the hook's state. What a step changed before
-// StepOptimizer has taken it is undone: counters, buffers, gradients, and what
-// the hook has staged. Windows of other streams than "train" do not
-// matter to that: those that had ended by then count.
+// The body continues from step() and the counters that it finds: after a
+// change, these are those of the last step that was committed, on all ranks.
+// Whatever else decides what it does next belongs into counter() or blob();
+// these are the job's, not the rank's: all ranks change them alike, and ranks
+// that are behind, or new, copy them, with parameters, buffers, the optimizer's
+// state and learning rates, and the hook's state. Changes of a step before
+// StepOptimizer has taken it are undone: counters, buffers, gradients, and what
+// the hook has staged. Windows of other streams than "train" do not affect
+// that: those that had ended by then count.
 //
 // Checkpoints hold all of this. One that a step's decision asks for is copied
-// in the next Accumulate, or when the body returns, with what the program has
-// changed by then. Where micro-batches are not declared (no Accumulate), it is
-// copied in the next Backward only: with the buffers as the forward pass before
-// it has left them, and the counters and blobs as they are then. A worker that
-// drains asks for one of its last step.
+// in the next Accumulate, or when the body returns, with the program's changes
+// until then. If micro-batches are not declared (no Accumulate), it is copied
+// in the next Backward only: with the buffers as the forward pass before it has
+// left them, and the counters and blobs as they are then. A worker that drains
+// requests one of its last step.
 //
 // The body returns OK when it is finished or going() is false, and otherwise
-// the error that it met. It is called again where that came from a peer's end.
+// its error. It is called again if a peer's end caused the error.
 //
 // Threading: one thread.
 class ElasticTraining {
  public:
   using Body = std::function<absl::Status(ElasticTraining&)>;
 
-  // As ElasticRun::Run. INVALID_ARGUMENT: options that do not go together.
+  // Runs as ElasticRun::Run. Fails with INVALID_ARGUMENT if options contradict
+  // each other.
   static absl::Status Run(const ElasticTrainingOptions& options,
                           std::shared_ptr<::torch::nn::Module> module,
                           ::torch::optim::Optimizer& optimizer,
                           const Body& body);
 
-  // Windows that ended in a decision, those that were skipped included.
+  // Returns the number of windows that ended in a decision, including those
+  // that were skipped.
   int64_t step() const { return state_.step(); }
-  // False: the body is to return. The members change, the job stops, or the
-  // plan's max_steps are done.
+  // Returns false if the body is to return: the members change, the job stops,
+  // or the plan's max_steps are done.
   bool going() const;
 
-  // As those of DistributedDataParallel, and to be used in their place.
+  // As those of DistributedDataParallel, and used in their place.
   MicroBatch Accumulate(const Accumulator::Begin& begin = {});
   absl::Status Backward(const ::torch::Tensor& loss);
   absl::Status Backward(const ::torch::Tensor& loss, const MicroBatch& micro);
@@ -103,7 +104,7 @@ class ElasticTraining {
   absl::StatusOr<bool> StepWithoutData();
   absl::StatusOr<bool> Flush();
 
-  // Zero, or empty, until the program sets it.
+  // Return a counter and a blob, zero and empty until the program sets them.
   int64_t& counter(const std::string& name) {
     return state_.record().counters[name];
   }
@@ -111,7 +112,7 @@ class ElasticTraining {
     return state_.record().blobs[name];
   }
 
-  // Of this generation.
+  // Returns this worker's rank in the generation.
   int rank() const { return generation_.communicator->rank(); }
   int world_size() const { return generation_.communicator->size(); }
   Session& session() { return *generation_.session; }
@@ -127,19 +128,19 @@ class ElasticTraining {
   absl::Status Run(const Body& body, ElasticRun::Trained* trained);
   absl::Status MakeWrapper();
   absl::Status Finish(absl::Status status, ElasticRun::Trained* trained);
-  // Goes on from options_.resume.
+  // Resumes from options_.resume.
   absl::Status Resume();
-  // Copies what the last step's decision wants saved.
+  // Copies the state if the last step's decision asks for it.
   void SaveIfAsked();
-  // Returns the error of a body that goes on although going() is false.
+  // Returns the error of a body that continues although going() is false.
   absl::Status CheckGoing();
   // Begins a window, unless it has begun: what Accumulate does where
   // micro-batches are declared.
   void BeginUndeclared();
-  // Between steps: takes over how many windows all streams have ended since
-  // Keep, which the program's counters may have counted.
+  // Between steps: notes how many windows all streams have ended since Keep,
+  // which the program's counters may have counted.
   void NotePosition();
-  // Between steps: what Rollback will go back to.
+  // Between steps: keeps the state that Rollback restores.
   void Keep();
   void NoteErrorNorm();
 
@@ -152,7 +153,7 @@ class ElasticTraining {
   std::unique_ptr<ModuleCheckpoint> checkpoint_;
   int64_t decided_before_ = 0;  // progress when the wrapper was made
   absl::Time next_error_norm_;
-  bool told_ = false;  // the body, that it is to return
+  bool notified_ = false;  // the body, that it is to return
 };
 
 }  // namespace coxswain::torch

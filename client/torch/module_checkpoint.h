@@ -19,9 +19,10 @@
 
 namespace coxswain::torch {
 
-// Saves what a libtorch program trains, and goes on from it: parameters and
-// buffers, the optimizer's state, the hook's (and the averager's), where the
-// plan's streams are, and bytes of the program's own.
+// Saves the training state of a libtorch program, and resumes from it:
+// parameters and buffers, the optimizer's state, the hook's (and the
+// averager's), the positions of the plan's streams, and bytes of the program's
+// own.
 //
 //   ModuleCheckpoint checkpoint(*session, model, &optimizer, options);
 //   COXSWAIN_ASSIGN_OR_RETURN(auto from, checkpoint.Resume("newest", *ddp));
@@ -32,10 +33,10 @@ namespace coxswain::torch {
 //   }
 //   checkpoint.Finish(absl::Seconds(60)).IgnoreError();  // it was logged
 //
-// Which steps are saved is agreed on by all ranks
-// (schedule::Decision::checkpoint): by the plan's checkpoint_every, by
-// ScheduleClient::RequestCheckpoint on any rank, or by an operator. Saving goes
-// on beside training, see AsyncCheckpoint.
+// All ranks agree on the steps that are saved (schedule::Decision::checkpoint):
+// by the plan's checkpoint_every, by ScheduleClient::RequestCheckpoint on any
+// rank, or by an operator. Saving continues beside training, see
+// AsyncCheckpoint.
 //
 // Life-cycle: one session, which outlives it, and one object of it. Its
 // destructor waits as that of AsyncCheckpoint: for ranks that are connecting,
@@ -43,7 +44,7 @@ namespace coxswain::torch {
 // the end of the generation ends both. Threading: the thread that trains.
 class ModuleCheckpoint {
  public:
-  // make_hook is that of DistributedDataParallelOptions, and needed.
+  // make_hook is that of DistributedDataParallelOptions, and required.
   using Options = ProgramCheckpoint::Options;
   using Blobs = ProgramCheckpoint::Blobs;
   using Resumed = ProgramCheckpoint::Resumed;
@@ -54,25 +55,26 @@ class ModuleCheckpoint {
                    const Options& options);
 
   // After each step, once its optimizer step is taken, on all ranks alike:
-  // copies the state where the decision on that step asks for it; returns
-  // whether it did. `blobs` are the same on all ranks; their names begin with
-  // no dot. Where there is an averager, the ranks' parameters are brought
-  // together first. What goes wrong is reported and logged, and is no error of
-  // training: only that of AverageParameters is. In the middle of a window
-  // nothing is copied, which is logged (checkpoint_not_copied).
+  // copies the state if the decision on that step asks for it; returns whether
+  // it did. `blobs` are the same on all ranks; their names begin with no dot.
+  // With an averager, the ranks' parameters are averaged first. Errors are
+  // reported and logged, and do not end training: only that of
+  // AverageParameters is returned. In the middle of a window nothing is copied,
+  // which is logged (checkpoint_not_copied).
   absl::StatusOr<bool> SaveIfAsked(DistributedDataParallel& ddp,
                                    const Blobs& blobs = {});
-  // Returns the same, asked or not; nothing if this step has been saved.
+  // Copies the state whatever the decision; does nothing if this step has been
+  // saved. Returns whether it copied.
   absl::StatusOr<bool> Save(DistributedDataParallel& ddp,
                             absl::string_view reason, const Blobs& blobs = {});
 
-  // Before the session is left: waits for what is being saved. As
+  // Waits for the save in progress, before the session is left. As
   // AsyncCheckpoint::Finish.
   absl::Status Finish(absl::Duration timeout) {
     return program_.Finish(timeout);
   }
 
-  // Goes on from a checkpoint of this job, of any world size: the one named, or
+  // Resumes from a checkpoint of this job, of any world size: the one named, or
   // "newest", which is then the same for all ranks. All ranks call it after the
   // wrapper was made, before the first step.
   //   NOT_FOUND            there is none

@@ -20,23 +20,24 @@
 
 namespace coxswain::torch {
 
-// A module's tensors in the words of the core. For the files of this folder.
+// Converts a module's tensors to the types of the core. For the files of this
+// folder.
 
 struct NamedTensor {
   std::string name;
   ::torch::Tensor tensor;
 };
 
-// In registration order; each tensor once, under its first name.
+// Returns them in registration order; each tensor once, under its first name.
 std::vector<NamedTensor> TrainableParameters(const ::torch::nn::Module& module);
-// All parameters, frozen ones too, and all buffers.
+// Returns all parameters, frozen ones too, and all buffers.
 std::vector<NamedTensor> TensorsOf(const ::torch::nn::Module& module);
 
-// INVALID_ARGUMENT names a parameter of an unsupported type.
+// Fails with INVALID_ARGUMENT, naming a parameter of an unsupported type.
 absl::StatusOr<ParameterSpec> Describe(const NamedTensor& parameter);
-// "Float [3, 4]": a tensor's type and shape.
+// Returns a tensor's type and shape: "Float [3, 4]".
 std::string DescribeForm(const ::torch::Tensor& tensor);
-// DescribeForm by kind and name ("buffer running_mean"), of what is
+// Returns DescribeForm by kind and name ("buffer running_mean") of what is
 // broadcast but not trained: ranks must have the same.
 std::map<std::string, std::string> DescribeUntrained(
     const ::torch::nn::Module& module);
@@ -46,12 +47,12 @@ Device ToDevice(const ::torch::Device& device);
 
 // Returns the elements of a row-major tensor of a supported type.
 Span ElementsOf(const ::torch::Tensor& tensor);
-// Any row-major tensor, as bytes.
+// Returns any row-major tensor as bytes.
 Span BytesOf(const ::torch::Tensor& tensor);
 
-// Where the module's first trainable parameter lies: what a program sets
-// SessionOptions::device to, so that its ranks connect through NCCL where
-// that is a GPU. The CPU, if there is none.
+// Returns where the module's first trainable parameter is: the value for
+// SessionOptions::device, so that ranks connect through NCCL if that is a GPU.
+// The CPU, if there is none.
 Device DeviceOf(const ::torch::nn::Module& module);
 
 // Returns the stream of this GPU that the calling thread's libtorch works on,
@@ -64,7 +65,8 @@ Device DeviceOf(const ::torch::nn::Module& module);
 //   };
 absl::StatusOr<DeviceStream> CurrentStream(const Device& device);
 
-// The door to libtorch: what it throws becomes INTERNAL.
+// The only place where libtorch's exceptions are translated: they become
+// INTERNAL.
 template <typename Action>
 absl::Status Guarded(absl::string_view what, Action action) {
   try {

@@ -16,27 +16,29 @@ namespace coxswain::torch {
 // A module's parameters and buffers as the bytes of
 // client/resume/tensor_bytes.h.
 
-// Writes over `bytes`, whose memory is used again where it suffices. INTERNAL:
-// libtorch threw.
+// Writes over `bytes`, whose memory is used again if it suffices. Fails with
+// INTERNAL if libtorch throws.
 absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes);
 
-// DATA_LOSS: these are no such bytes. FAILED_PRECONDITION lists what the module
-// has otherwise, and leaves it as it was.
+// Fails with DATA_LOSS if the bytes are not valid, and with
+// FAILED_PRECONDITION, listing what differs in the module, which stays as it
+// was.
 absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module);
 
-// Returns what an optimizer has learned (momenta and the like) and its groups'
-// learning rates, as bytes: for a peer that has the same optimizer of the same
-// model. libtorch's format, so of one version of it. INTERNAL: libtorch threw.
+// Returns an optimizer's state (momenta and the like) and its groups' learning
+// rates, as bytes: for a peer that has the same optimizer of the same model.
+// libtorch's format, so of one version of it. Fails with INTERNAL if libtorch
+// throws.
 absl::StatusOr<std::string> SaveOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 
-// DATA_LOSS: these are not such bytes.
+// Fails with DATA_LOSS if the bytes are not valid.
 absl::Status LoadOptimizer(absl::string_view bytes,
                            ::torch::optim::Optimizer* optimizer);
 
-// Returns a checksum of the same, by parameter in order. The bytes differ
-// between processes that hold the same, as libtorch names parameters by their
-// address.
+// Returns a checksum of the optimizer's state, by parameter in order. The bytes
+// themselves differ between processes with the same state, as libtorch names
+// parameters by their address.
 absl::StatusOr<uint64_t> DigestOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 

@@ -11,7 +11,7 @@
 namespace coxswain::torch {
 
 // How many gradients each parameter gets in a backward pass that exchanges:
-// learned in the first one, and demanded of the others.
+// learned in the first one, and required of the others.
 //
 // Threading: one thread at a time.
 class StaticGraph {
@@ -20,17 +20,17 @@ class StaticGraph {
 
   // Begins a pass, and forgets one that did not reach its end.
   void BeginPass();
-  // The parameter's gradient was added to. Returns whether it was the last
-  // time in this pass, which is not known in the first pass.
-  // FAILED_PRECONDITION: once too often.
+  // Notes that the parameter's gradient was added to. Returns whether it was
+  // the last time in this pass, which is not known in the first pass. Fails
+  // with FAILED_PRECONDITION if that was once too often.
   absl::StatusOr<bool> Arrived(int parameter);
-  // FAILED_PRECONDITION names a parameter whose gradient came less often than
-  // in the first pass.
+  // Fails with FAILED_PRECONDITION, naming a parameter whose gradient was added
+  // to less often than in the first pass.
   absl::Status EndPass();
 
   bool learned() const { return learned_; }
-  // Once learned: the parameters in the order in which their last gradients
-  // came, and those that get none.
+  // Returns, once learned, the parameters in the order in which their last
+  // gradients came, and those that get none.
   const std::vector<int>& order() const { return order_; }
   const std::vector<int>& absent() const { return absent_; }
 
