@@ -58,7 +58,7 @@ void FallbackClient::OnLost() {
     lost_since_ = options_.retry.clock->Now();
     changed_.NotifyAll();
   }
-  callbacks_.follow_nobody();
+  callbacks_.follow_none();
 }
 
 void FallbackClient::OnAttached() {
@@ -72,7 +72,7 @@ void FallbackClient::OnAttached() {
     changed_.NotifyAll();
   }
   if (bound) {
-    callbacks_.follow_nobody();
+    callbacks_.follow_none();
   } else {
     callbacks_.follow_coordinator();
   }
@@ -276,7 +276,7 @@ void FallbackClient::NoteStreamLost() {
     // The leader has been settled without this stream.
     if (!lost_) return;
   }
-  callbacks_.follow_nobody();
+  callbacks_.follow_none();
 }
 
 void FallbackClient::RequestRelease(AttachStream* stream) {

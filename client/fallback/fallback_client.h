@@ -72,7 +72,7 @@ class FallbackClient {
     using Sender = std::function<bool(const v1::AttachRequest&)>;
     // Returns whether there is anything to decide (not with enforcement=off).
     std::function<bool()> needed;
-    std::function<void()> follow_nobody;
+    std::function<void()> follow_none;
     std::function<void()> follow_coordinator;
     std::function<void(Sender, const schedule::Epoch&)> follow_fallback;
     std::function<void(const v1::AttachEvent&)> on_event;

@@ -37,7 +37,7 @@ class Rank {
     };
     FallbackClient::Callbacks callbacks;
     callbacks.needed = []() { return true; };
-    callbacks.follow_nobody = [this]() { Set("nobody", 0, nullptr); };
+    callbacks.follow_none = [this]() { Set("nobody", 0, nullptr); };
     callbacks.follow_coordinator = [this]() { Set("coordinator", 0, nullptr); };
     callbacks.follow_fallback = [this](FallbackClient::Callbacks::Sender sender,
                                        const schedule::Epoch& epoch) {

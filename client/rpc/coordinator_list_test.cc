@@ -17,7 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kNobody[] = "127.0.0.1:1";
+constexpr char kNone[] = "127.0.0.1:1";
 
 class JournalService : public v1::Journal::Service {
  public:
@@ -48,7 +48,7 @@ class CoordinatorListTest : public ::testing::Test {
     builder.RegisterService(&journal_);
     server_ = builder.BuildAndStart();
     leader_ = absl::StrCat("127.0.0.1:", port);
-    list_ = absl::StrCat(kNobody, ",", leader_);
+    list_ = absl::StrCat(kNone, ",", leader_);
   }
 
   JournalService journal_;
@@ -74,7 +74,7 @@ TEST_F(CoordinatorListTest, AJournalIsReadWhereACoordinatorIs) {
 // Not the error of one that does not lead.
 TEST_F(CoordinatorListTest, AJournalThatIsUnavailableSaysSoItself) {
   journal_.stopping = true;
-  const auto stub = ConnectJournal(absl::StrCat(leader_, ",", kNobody));
+  const auto stub = ConnectJournal(absl::StrCat(leader_, ",", kNone));
   EXPECT_THAT(stub->Read({}, {}), StatusIs(absl::StatusCode::kUnavailable,
                                            HasSubstr("shutting down")));
   journal_.stopping = false;
@@ -89,7 +89,7 @@ TEST_F(CoordinatorListTest, ParametersComeFromTheOneThatIsThere) {
 }
 
 TEST_F(CoordinatorListTest, WithoutAnyTheParametersSayWhoWasAsked) {
-  EXPECT_THAT(ConnectParameterStub(absl::StrCat(kNobody, ",127.0.0.1:2"), {},
+  EXPECT_THAT(ConnectParameterStub(absl::StrCat(kNone, ",127.0.0.1:2"), {},
                                    absl::Milliseconds(300), nullptr),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("connecting to the parameter service at "
@@ -101,7 +101,7 @@ TEST_F(CoordinatorListTest, ARaisedSignalEndsTheWaitForAConnection) {
   CancelSignal cancel;
   cancel.Raise(absl::AbortedError("the generation is over"));
   EXPECT_THAT(
-      ConnectParameterStub(kNobody, {}, absl::Hours(1), &cancel),
+      ConnectParameterStub(kNone, {}, absl::Hours(1), &cancel),
       StatusIs(absl::StatusCode::kAborted, HasSubstr("generation is over")));
 }
 

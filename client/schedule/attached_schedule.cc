@@ -218,17 +218,17 @@ schedule::Plan AttachedSchedule::plan() const {
 void AttachedSchedule::FollowLocked(Leader leader) {
   leader_ = leader;
   fallback_ = nullptr;
-  if (leader == Leader::kNobody) return;
+  if (leader == Leader::kNone) return;
   for (auto& [name, stream] : streams_) stream->agent.OnConnected();
   ++attached_;
   wake_ = true;
   work_.NotifyAll();
 }
 
-void AttachedSchedule::FollowNobody() {
+void AttachedSchedule::FollowNone() {
   MutexLock send(&send_mutex_);
   MutexLock lock(&mutex_);
-  FollowLocked(Leader::kNobody);
+  FollowLocked(Leader::kNone);
 }
 
 void AttachedSchedule::FollowCoordinator() {
@@ -497,7 +497,7 @@ void AttachedSchedule::SendDue() {
   Sender sender;
   {
     MutexLock lock(&mutex_);
-    if (!end_.ok() || leader_ == Leader::kNobody) return;
+    if (!end_.ok() || leader_ == Leader::kNone) return;
     sender = leader_ == Leader::kFallback ? fallback_ : sender_;
     requests = TakeDueLocked();
   }
@@ -550,7 +550,7 @@ std::vector<v1::AttachRequest> AttachedSchedule::TakeDueLocked() {
 
 absl::Time AttachedSchedule::DueLocked() const {
   absl::Time due = absl::InfiniteFuture();
-  if (leader_ == Leader::kNobody) return due;
+  if (leader_ == Leader::kNone) return due;
   if (positions_taken_ < attached_) return absl::InfinitePast();
   for (const auto& [name, stream] : streams_) {
     due = std::min(due, stream->agent.due());

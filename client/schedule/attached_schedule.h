@@ -71,7 +71,7 @@ class AttachedSchedule : public ScheduleClient {
   // at first. A new leader is sent this rank's positions first, then what was
   // not answered. None of these waits for the network; once they return,
   // nothing more is sent to, or accepted from, the leader before.
-  void FollowNobody();
+  void FollowNone();
   void FollowCoordinator();
   // Follows the fallback coordinator of the generation, in this epoch.
   void FollowFallback(Sender sender, const schedule::Epoch& epoch);
@@ -98,7 +98,7 @@ class AttachedSchedule : public ScheduleClient {
   class Stream;
 
   void Run();
-  enum class Leader { kNobody, kCoordinator, kFallback };
+  enum class Leader { kNone, kCoordinator, kFallback };
   void FollowLocked(Leader leader) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Handles an event of this leader, which is of this term; 0: the fallback
   // coordinator.

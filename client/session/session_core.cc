@@ -99,7 +99,7 @@ void Session::Core::MakeFallbackClient() {
   callbacks.needed = [schedule]() {
     return schedule->plan().terms.enforcement != schedule::Enforcement::kOff;
   };
-  callbacks.follow_nobody = [schedule]() { schedule->FollowNobody(); };
+  callbacks.follow_none = [schedule]() { schedule->FollowNone(); };
   callbacks.follow_coordinator = [schedule]() {
     schedule->FollowCoordinator();
   };
