@@ -62,7 +62,7 @@ TEST(AccumulatorWeightTest, CountsNotWithWeightingMean) {
   EXPECT_EQ(accumulator.Sum().divisor, 2);
 }
 
-TEST(AccumulatorWeightTest, SenselessOnesAreRefusedAndCountNothing) {
+TEST(AccumulatorWeightTest, InvalidOnesAreRefusedAndCountNothing) {
   schedule::Plan plan;
   plan.terms.weighting = schedule::Weighting::kSamples;
   Accumulator accumulator = Make(plan);

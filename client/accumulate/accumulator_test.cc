@@ -140,7 +140,7 @@ TEST(AccumulatorTailTest, FlushOfAKnownLengthIsAShorterWindow) {
   EXPECT_EQ(BeginMany(accumulator, 1).step, 2);
 }
 
-TEST(AccumulatorTailTest, FlushOfAnUnknownLengthSaysHowToRescale) {
+TEST(AccumulatorTailTest, FlushOfAnUnknownLengthReturnsTheRescaleFactor) {
   Accumulator accumulator = Make(4);
   BeginMany(accumulator, 7);
   const WindowSum tail = accumulator.EndOfData();
@@ -243,7 +243,7 @@ TEST(AccumulatorTailTest, DropBeginsWhatFillsNoWindowToo) {
   }
 }
 
-TEST(AccumulatorTailTest, DropSaysWhatToForget) {
+TEST(AccumulatorTailTest, DropReturnsWhatToForget) {
   Accumulator accumulator = Make(PlanOf(4, schedule::TailPolicy::kDrop));
   BeginMany(accumulator, 5);
   EXPECT_FALSE(BeginLast(accumulator).sync);
@@ -408,7 +408,7 @@ int64_t SchedulerSteps(schedule::SchedulerUnit unit, int rank,
   return BeginMany(accumulator, micro_batches).scheduler_steps;
 }
 
-TEST(AccumulatorSchedulerTest, AStepStandsForWhatThePlanSays) {
+TEST(AccumulatorSchedulerTest, AStepCountsByThePlansAdjustScheduler) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kStep, rank, 4), 1);
     EXPECT_EQ(SchedulerSteps(schedule::SchedulerUnit::kBatch, rank, 4), 4);

@@ -241,7 +241,7 @@ TEST_F(AsyncCheckpointTest, TheLogHasTheIdsEarlierNameBesideTheNewOne) {
               HasSubstr(absl::StrCat(" checkpoint=", id, " id=", id, " ")));
 }
 
-TEST_F(AsyncCheckpointTest, IsTheCheckpointThatSavingAtOnceMakes) {
+TEST_F(AsyncCheckpointTest, EqualsTheCheckpointOfASynchronousSave) {
   Start(3);
   SnapshotAll(40);
   for (int rank : {0, 1, 2}) EXPECT_OK(Finish(rank));
@@ -266,7 +266,7 @@ TEST_F(AsyncCheckpointTest, IsTheCheckpointThatSavingAtOnceMakes) {
             LoadTrainingState(*client_, "step-41")->metadata);
 }
 
-TEST_F(AsyncCheckpointTest, TrainingGoesOnAndTheNewestOneWaits) {
+TEST_F(AsyncCheckpointTest, TrainingContinuesAndTheNewestSnapshotWaits) {
   Start(2);
   Door upload;
   service_.upload_error = [&upload](int) {
@@ -361,7 +361,7 @@ TEST_F(AsyncCheckpointTest, WhatARestartedCoordinatorLacksIsUploadedAgain) {
 }
 
 // Rank 1 has reported step 20, and has none that is newer.
-TEST_F(AsyncCheckpointTest, ARankThatWaitsInVainForANewerCopyReportsItsOwn) {
+TEST_F(AsyncCheckpointTest, ARankThatReceivesNoNewerCopyReportsItsOwn) {
   timeout_ = absl::Milliseconds(50);
   Start(2);
   EXPECT_OK(Snapshot(0, 10, 1));
@@ -379,7 +379,7 @@ TEST_F(AsyncCheckpointTest, ItsEndDoesNotWaitForRanksThatNeverCome) {
   EXPECT_FALSE(LoadTrainingState(*client_).ok());
 }
 
-TEST_F(AsyncCheckpointTest, OwnErrorsGoOnBitByBitOrAsTheirMean) {
+TEST_F(AsyncCheckpointTest, OwnErrorsAreResumedBitByBitOrAsTheirMean) {
   Start(3, /*own_errors=*/true);
   SnapshotAll(40);
   for (int rank : {0, 1, 2}) EXPECT_OK(Finish(rank));

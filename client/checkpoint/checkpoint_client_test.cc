@@ -110,7 +110,8 @@ TEST_F(CheckpointClientTest, AfterARestartOfTheCoordinatorItIsBegunAgain) {
   EXPECT_EQ(uploads, 3);
 }
 
-TEST_F(CheckpointClientTest, AnOpenCheckpointThatIsGoneInOneTermIsAnError) {
+TEST_F(CheckpointClientTest,
+       AnOpenCheckpointThatIsDeletedWithinOneTermIsAnError) {
   service_.upload_error = [](int) -> absl::Status {
     return absl::NotFoundError("no open checkpoint");
   };

@@ -84,7 +84,7 @@ class ConnectionNumberTest : public ::testing::Test {
       ABSL_GUARDED_BY(mutex_);
 };
 
-TEST_F(ConnectionNumberTest, RanksThatHaveTriedMoreOftenMeetAllTheSame) {
+TEST_F(ConnectionNumberTest, RanksWithDifferentNumbersOfAttemptsMeet) {
   ConnectionNumber zero = Rank(0), one = Rank(1), two = Rank(2);
   EXPECT_EQ(zero.Next().value_or(-1), 1);
   EXPECT_EQ(one.Next().value_or(-1), 1);
@@ -95,7 +95,7 @@ TEST_F(ConnectionNumberTest, RanksThatHaveTriedMoreOftenMeetAllTheSame) {
   EXPECT_EQ(one.Next().value_or(-1), 3);
 }
 
-TEST_F(ConnectionNumberTest, WhoHasTriedTheLastOneWaitsForTheNext) {
+TEST_F(ConnectionNumberTest, ARankThatTriedTheLastNumberWaitsForTheNext) {
   ConnectionNumber zero = Rank(0), one = Rank(1);
   ASSERT_OK(zero.Next());
   ASSERT_OK(one.Next());
@@ -107,7 +107,7 @@ TEST_F(ConnectionNumberTest, WhoHasTriedTheLastOneWaitsForTheNext) {
   EXPECT_EQ(next.value_or(-1), 2);
 }
 
-TEST_F(ConnectionNumberTest, NobodyTriesWhatRankZeroHasGivenUp) {
+TEST_F(ConnectionNumberTest, NoRankTriesANumberThatFailedOnRankZero) {
   ConnectionNumber zero = Rank(0), one = Rank(1, kShort);
   ASSERT_OK(zero.Next());
   zero.GiveUp();

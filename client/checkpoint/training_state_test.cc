@@ -118,7 +118,7 @@ class TrainingStateTest : public ::testing::Test {
   std::unique_ptr<CheckpointClient> client_;
 };
 
-TEST_F(TrainingStateTest, ThreeRanksSaveAndAnyoneLoads) {
+TEST_F(TrainingStateTest, ThreeRanksSaveAndAnyRankLoads) {
   for (const absl::Status& result : Save(3, 40)) EXPECT_OK(result);
   ASSERT_OK_AND_ASSIGN(const TrainingState state, LoadTrainingState(*client_));
   EXPECT_EQ(state.step, 40);
@@ -190,7 +190,7 @@ TEST_F(TrainingStateTest, AHookIsNotSavedWithoutTheAveragerThatItNeeds) {
   for (const absl::Status& result : Save(2, 40)) EXPECT_OK(result);
 }
 
-TEST_F(TrainingStateTest, RanksThatAreApartAreNotSaved) {
+TEST_F(TrainingStateTest, RanksWithDifferentParametersAreNotSaved) {
   with_averager_ = true;
   apart_ = true;
   for (const absl::Status& result : Save(2, 40)) {

@@ -154,7 +154,7 @@ TEST(ExecutorTest, WhatNoThreadHasTakenUpYetIsWaitedForToo) {
   }
 }
 
-TEST(ExecutorTest, AbortWakesWhatRunsAndGivesItTheReason) {
+TEST(ExecutorTest, AbortWakesRunningOperationsWithTheReason) {
   Latch latch;
   Executor executor([&](const absl::Status&) { latch.Open(); });
   const WorkPtr running = executor.RunInOrder([&] {
@@ -232,7 +232,7 @@ class Errand {
   std::vector<Try> tries_ ABSL_GUARDED_BY(mutex_);
 };
 
-TEST(AssistedTest, WhoeverWaitsEndsIt) {
+TEST(AssistedTest, TheWaitingThreadEndsIt) {
   Executor executor([](const absl::Status&) {});
   Errand errand;
   const WorkPtr work = errand.Begin(executor);
@@ -332,7 +332,7 @@ TEST(AssistedTest, AskingWithoutWaitingEndsWhatCanEnd) {
   }
 }
 
-TEST(AssistedTest, AWaitThatGivesUpHandsItToTheExecutor) {
+TEST(AssistedTest, AWaitThatTimesOutHandsItToTheExecutor) {
   Executor executor([](const absl::Status&) {});
   Latch latch;
   std::atomic<int> tries{0};
@@ -351,7 +351,7 @@ TEST(AssistedTest, AWaitThatGivesUpHandsItToTheExecutor) {
   EXPECT_EQ(tries.load(), 2);
 }
 
-TEST(AssistedTest, AWaitThatGivesUpKeepsItsPlace) {
+TEST(AssistedTest, AWaitThatTimesOutKeepsItsPlace) {
   Executor executor([](const absl::Status&) {});
   Latch waiting;
   Latch give_up;
@@ -398,7 +398,7 @@ TEST(AssistedTest, LaterOperationsTakeItUpAndRunAfterIt) {
   EXPECT_TRUE(work->Done());
 }
 
-TEST(AssistedTest, AWaiterThatGivesUpAfterTheStopWaitsForTheEnd) {
+TEST(AssistedTest, AWaiterThatTimesOutAfterTheStopWaitsForTheEnd) {
   Latch waiting;
   Latch give_up;
   Latch asked_again;
@@ -503,7 +503,7 @@ TEST(AssistedTest, AFailureEndsAllThatComesLater) {
   EXPECT_EQ(woken.load(), 1);
 }
 
-TEST(AssistedTest, AbortEndsWhatNobodyHasTakenUp) {
+TEST(AssistedTest, AbortEndsOperationsThatNoThreadHasTaken) {
   Executor executor([](const absl::Status&) {});
   Errand errand;
   const WorkPtr work = errand.Begin(executor);
@@ -514,7 +514,7 @@ TEST(AssistedTest, AbortEndsWhatNobodyHasTakenUp) {
   EXPECT_THAT(errand.tries(), IsEmpty());
 }
 
-TEST(AssistedTest, AbortWakesTheWaiterAndGivesItTheReason) {
+TEST(AssistedTest, AbortWakesTheWaiterWithTheReason) {
   Errand errand;
   Executor executor(
       [&](const absl::Status&) { errand.Finish(absl::AbortedError("woken")); });
@@ -553,7 +553,7 @@ TEST(AssistedTest, DestructionWaitsForTheWaiter) {
   waiter.join();
 }
 
-TEST(AssistedTest, WorkThatNobodyWaitedForOutlivesItsExecutor) {
+TEST(AssistedTest, WorkWithoutAWaiterOutlivesItsExecutor) {
   Errand errand;
   auto executor = std::make_unique<Executor>([](const absl::Status&) {});
   const WorkPtr work = errand.Begin(*executor);

@@ -59,7 +59,7 @@ TEST(HostsTest, ProcessesOfOneHostHaveOneIdentity) {
   EXPECT_THAT(HostIdentity(), HasSubstr("/net:"));
 }
 
-TEST(HostsTest, OneRankThatFailedIsHeardByAll) {
+TEST(HostsTest, AFailureOfOneRankIsReportedToAll) {
   OnRanks(3, [](const CommunicatorOptions& options) {
     ASSERT_OK_AND_ASSIGN(const std::string fine,
                          AgreeThatAll(options, "first", absl::OkStatus()));
@@ -73,7 +73,7 @@ TEST(HostsTest, OneRankThatFailedIsHeardByAll) {
   });
 }
 
-TEST(HostsTest, WhoDoesNotComeIsNamed) {
+TEST(HostsTest, ARankThatDoesNotArriveIsNamed) {
   CommunicatorOptions options = Options(0, 3, std::make_shared<MemoryStore>());
   options.timeout = absl::Milliseconds(20);
   EXPECT_THAT(FindHosts(options, "here"),

@@ -18,7 +18,7 @@ TEST(MemoryStoreTest, GetWaitsForSet) {
   EXPECT_EQ(*value, "value");
 }
 
-TEST(MemoryStoreTest, AKeyThatNobodySetsIsADeadline) {
+TEST(MemoryStoreTest, AMissingKeyIsADeadlineError) {
   MemoryStore store;
   EXPECT_THAT(store.Get("lost", absl::ZeroDuration()),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("lost")));

@@ -174,7 +174,7 @@ TEST(ShardedSamplerTest, WithoutShuffleTheOrderIsThatOfTheDataSet) {
   EXPECT_THAT(*sampler.NextBatch(), testing::ElementsAre(3, 4, 5));
 }
 
-TEST(ShardedSamplerTest, RefusesWhatMakesNoSense) {
+TEST(ShardedSamplerTest, RefusesInvalidOptions) {
   SamplerOptions options;
   EXPECT_THAT(
       ShardedSampler::Create(options, {}),

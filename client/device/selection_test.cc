@@ -75,7 +75,7 @@ TEST(GpuRequestTest, UuidsPassAsTheyAre) {
   ExpectVisible(Visible("MIG-GPU-8a5c/1/0", Host(2)), "MIG-GPU-8a5c/1/0");
 }
 
-TEST(GpuRequestTest, WhatIsMalformedIsSaid) {
+TEST(GpuRequestTest, MalformedTextIsNamed) {
   for (const char* text : {"", ",", "a", "-1", "1;2", "1,,2", ",1", "1,2,x",
                            "all", "GPU-", "GPU-a b", "1.5", "99999999999"}) {
     EXPECT_THAT(
@@ -190,7 +190,7 @@ TEST_F(CountHostGpusTest, WithoutADriverThereIsNone) {
   EXPECT_EQ(CountHostGpus(root_ + "/nowhere").count, 0);
 }
 
-TEST_F(CountHostGpusTest, ADriverTellsBeforeItsNodesAreMade) {
+TEST_F(CountHostGpusTest, ADriverCountsBeforeItsNodesAreMade) {
   AddKnown("0000:1b:00.0");
   AddKnown("0000:43:00.0");
   EXPECT_EQ(CountHostGpus(root_).count, 2);
@@ -210,7 +210,7 @@ TEST_F(CountHostGpusTest, NodesAloneCount) {
   EXPECT_EQ(CountHostGpus(root_).count, 3);
 }
 
-TEST_F(CountHostGpusTest, UnderWslItCannotBeTold) {
+TEST_F(CountHostGpusTest, UnderWslTheNumberIsUnknown) {
   AddNode("dxg");
   EXPECT_EQ(CountHostGpus(root_).count, std::nullopt);
 }

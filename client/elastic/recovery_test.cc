@@ -221,7 +221,7 @@ TEST(RecoveryTest, TheFirstGenerationBeginsWithRankZero) {
   EXPECT_FALSE(results[2]->hook_state.has_value());
 }
 
-TEST(RecoveryTest, AFirstGenerationGoesOnFromTheLatestCheckpoint) {
+TEST(RecoveryTest, AFirstGenerationContinuesFromTheLatestCheckpoint) {
   Ranks ranks = RanksOf(Newcomer(1), Newcomer());
   ranks[1]->state = FakeState(20, 2, "loaded");
   ExpectOk(RecoverAll(ranks, 1));
@@ -305,7 +305,7 @@ TEST(RecoveryTest, AGenerationThatCommittedNothingCostsNoErrors) {
   EXPECT_EQ(results[0]->error_scale, 2.0 / 3);
 }
 
-TEST(RecoveryTest, ErrorsThatBelongTogetherGoTogether) {
+TEST(RecoveryTest, ErrorsThatBelongTogetherAreDroppedTogether) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer());
   for (int i = 0; i < 2; ++i) {
     ranks[i]->standing.hook_state->options["mode"] = "pytorch";
@@ -360,7 +360,7 @@ std::unique_ptr<Rank> OfAnotherBeginning(int64_t step) {
   return rank;
 }
 
-TEST(RecoveryTest, WhoHasBegunAnewDoesNotReplaceMoreSteps) {
+TEST(RecoveryTest, ARankThatBeganAgainDoesNotReplaceMoreSteps) {
   Ranks ranks =
       RanksOf(OfAnotherBeginning(2), OfAnotherBeginning(3), Survivor(9, 0.5));
   const double value = ranks[2]->state.value();
@@ -425,7 +425,7 @@ TEST(RecoveryTest, CountersThatDifferAreTakenFromOneRank) {
               ElementsAre(HasSubstr("the counters or positions of rank 1")));
 }
 
-TEST(RecoveryTest, WhoCannotKeepItsStateMeanwhileStillHasIt) {
+TEST(RecoveryTest, ARankThatCannotBackUpItsStateStillHasIt) {
   Ranks ranks = RanksOf(Survivor(8, 0.5), Survivor(9, 0.25));
   ranks[0]->state.refuse_save = true;
   // Its digest is asked for, which is not what is to fail.
@@ -464,7 +464,7 @@ TEST(RecoveryTest, OtherSizesAreRefused) {
               Each(HasSubstr("the tensors of rank 1 have other sizes")));
 }
 
-TEST(RecoveryTest, OtherSizesAtTheBeginningAreEverybodysFault) {
+TEST(RecoveryTest, OtherSizesAtTheBeginningAreAnErrorOnAllRanks) {
   Ranks ranks = RanksOf(Newcomer(), Newcomer());
   ranks[1]->state.Resize(6);
   for (const auto& result : RecoverAll(ranks, 1)) {
@@ -511,7 +511,7 @@ TEST(RecoveryTest, ADeathWhileCopyingLeavesTheOthersAsTheyWere) {
   EXPECT_EQ(ranks[1]->state.extra(), "after 8");
 }
 
-TEST(RecoveryTest, WhoCannotLoadTheCopyIsNamedAndTheOthersGoOn) {
+TEST(RecoveryTest, ARankThatCannotLoadTheCopyIsNamedAndTheOthersContinue) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer());
   ranks[2]->state.refuse_load = "after 9";
   const Results results = RecoverAll(ranks);
@@ -523,7 +523,7 @@ TEST(RecoveryTest, WhoCannotLoadTheCopyIsNamedAndTheOthersGoOn) {
   ExpectOk(RecoverAll(ranks, 6));
 }
 
-TEST(RecoveryTest, AJobWithoutAnyWholeStateIsNotBegunAnewInSilence) {
+TEST(RecoveryTest, AJobWithoutAnyWholeStateDoesNotBeginAgainSilently) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), Newcomer());
   ranks[0]->standing.has_state = false;
   const Results results = RecoverAll(ranks);

@@ -151,7 +151,7 @@ TEST_F(FallbackClientTest, TheCoordinatorIsFollowedOnceTheRankIsReleased) {
   EXPECT_TRUE(second_.AwaitDecision(0));
 }
 
-TEST_F(FallbackClientTest, OneThatIsLostAgainAtOnceComesBack) {
+TEST_F(FallbackClientTest, ACoordinatorThatIsLostAgainAtOnceComesBack) {
   for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
   for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
   for (int i = 0; i < 50; ++i) {
@@ -172,7 +172,7 @@ TEST_F(FallbackClientTest, OnceRankZeroHasLeftTheCoordinatorIsFollowed) {
 }
 
 // In a large generation members are not notified of one that leaves.
-TEST_F(FallbackClientTest, AnEmptyAddressSaysThatRankZeroHasLeft) {
+TEST_F(FallbackClientTest, AnEmptyAddressMeansThatRankZeroHasLeft) {
   for (Rank* rank : {&first_, &second_}) rank->client().OnLost();
   for (Rank* rank : {&first_, &second_}) ASSERT_TRUE(rank->Await("fallback"));
   first_.client().End();
@@ -236,7 +236,7 @@ class FallbackAttachTest : public FallbackClientTest {
   }
 };
 
-TEST_F(FallbackAttachTest, WhoIsNoMemberIsRefused) {
+TEST_F(FallbackAttachTest, ACallerThatIsNoMemberIsRefused) {
   EXPECT_THAT(EndOf(Hello(0, 8)),
               StatusIs(absl::StatusCode::kFailedPrecondition, testing::_));
   EXPECT_THAT(EndOf(Hello(2, 7)),

@@ -229,7 +229,7 @@ TEST(AgreementTest, AnotherOrderOrAnotherNumberIsADifference) {
                             HasSubstr("only rank 1: "))));
 }
 
-TEST(AgreementTest, APeersBytesAreFitToBeShown) {
+TEST(AgreementTest, APeersBytesAreEscaped) {
   EXPECT_THAT(Check({{"a \"quoted\" \\ line"}, {"two\nlines \xff\x01"}}),
               Each(StatusIs(absl::StatusCode::kFailedPrecondition,
                             AllOf(HasSubstr("a \"quoted\" \\ line"),
@@ -312,7 +312,7 @@ TEST(AgreementTest, APeersNonsenseIsADifference) {
   }
 }
 
-TEST(AgreementTest, WhereNobodyDiffersFromRankZeroItIsAnErrorAllTheSame) {
+TEST(AgreementTest, ADifferenceThatNoRankFindsIsAnErrorAllTheSame) {
   LyingRoot communicator(0, "");
   communicator.recants = true;
   EXPECT_THAT(CheckAgreement(communicator, Description(), kSoon),
@@ -387,7 +387,7 @@ Bucket BucketOf(const std::vector<GradientSlot>& gradients,
   return bucket;
 }
 
-TEST(HashLayoutTest, TellsOrderPlaceSizeTypeAndDivision) {
+TEST(HashLayoutTest, DependsOnOrderPlaceSizeTypeAndDivision) {
   const GradientSlot a = {0, 0, 4};
   const GradientSlot b = {1, 4, 6};
   const std::set<uint64_t> hashes = {
@@ -423,7 +423,7 @@ uint64_t DigestOf(const std::vector<StepReport>& reports,
   return digest.value();
 }
 
-TEST(StepDigestTest, TellsWhatWasExchangedAndInWhichOrder) {
+TEST(StepDigestTest, DependsOnWhatWasExchangedAndInWhichOrder) {
   StepReport empty = ReportOf(1, 8, 1.5);
   empty.empty = true;
   StepReport non_finite = ReportOf(1, 8, 1.5);
@@ -446,7 +446,7 @@ TEST(StepDigestTest, TellsWhatWasExchangedAndInWhichOrder) {
   EXPECT_EQ(digests.size(), 11u);
 }
 
-TEST(StepDigestTest, LeavesOutWhatRanksMayDifferIn) {
+TEST(StepDigestTest, ExcludesWhatMayDifferBetweenRanks) {
   EXPECT_EQ(DigestOf({ReportOf(1, 8, 1)}, 1, /*same_averages=*/false),
             DigestOf({ReportOf(1, 8, 2)}, 1, /*same_averages=*/false));
   StepReport timed = ReportOf(1, 8, 1);

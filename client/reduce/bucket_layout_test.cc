@@ -85,7 +85,7 @@ TEST(BucketPlanTest, ScalarsAndEmptyTensorsHaveASlot) {
   EXPECT_EQ(buckets[0].data.count, 1);
 }
 
-TEST(BucketPlanTest, RefusesWhatMakesNoSense) {
+TEST(BucketPlanTest, RefusesInvalidOptions) {
   const std::vector<ParameterSpec> parameters = {Parameter("a", 10),
                                                  Parameter("b", 10)};
   EXPECT_THAT(PlanBuckets({0, 80}, parameters),

@@ -107,7 +107,7 @@ TEST(HookStateTest, EverySealedTruncationIsDataLoss) {
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("after its end")));
 }
 
-TEST(HookStateTest, ShapesThatLieAreDataLoss) {
+TEST(HookStateTest, FalseShapesAreDataLoss) {
   for (const std::vector<int64_t>& shape :
        {std::vector<int64_t>{5}, {-1, -6}, {int64_t{1} << 62, 16, 6}}) {
     HookState state;

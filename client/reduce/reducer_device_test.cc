@@ -363,7 +363,7 @@ class HeldStreamTest : public testing::Test {
   std::unique_ptr<Reducer> reducer_;
 };
 
-TEST_F(HeldStreamTest, TheExchangeWaitsForGradientsThatDoNotStandYet) {
+TEST_F(HeldStreamTest, TheExchangeWaitsForGradientsThatAreNotReady) {
   ASSERT_OK(reducer_->BeginStep());
   gpu_.runtime.HoldStream(gpu_.stream);
   for (int p = 0; p < 2; ++p) {
@@ -403,7 +403,7 @@ TEST_F(HeldStreamTest, GradientsOfOneBucketMayComeOnSeveralStreams) {
   gpu_.runtime.DestroyStream(other);
 }
 
-TEST_F(HeldStreamTest, AveragesAreTakenOnceTheGradientsStand) {
+TEST_F(HeldStreamTest, AveragesAreTakenOnceTheGradientsAreReady) {
   ReducerOptions options = Options();
   options.statistics = true;
   Make(options, &keeping_, 2);
@@ -478,7 +478,7 @@ TEST_F(HeldStreamTest, AStepOverwritesOnlyWhatWasDelivered) {
 }
 
 // Whichever allocation fails, the buckets from before go on.
-TEST_F(HeldStreamTest, BucketsThatCannotBeHadChangeNothing) {
+TEST_F(HeldStreamTest, BucketsThatCannotBeAllocatedChangeNothing) {
   ReducerOptions options = Options();
   options.rebuild = false;
   options.statistics = true;

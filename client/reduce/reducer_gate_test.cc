@@ -521,7 +521,7 @@ TEST(ReducerDecisionTest, WithoutAGateItIsTheVote) {
   ASSERT_OK(reducer->Commit());
 }
 
-TEST(ReducerTicketTest, SenselessDivisorsAreRefused) {
+TEST(ReducerTicketTest, InvalidDivisorsAreRefused) {
   LoopbackCommunicator communicator;
   AverageHook hook;
   ReducerOptions options = OneBucketEach();
@@ -743,7 +743,7 @@ TEST(ReducerHeaderTest, EndAtFirstEndsForAllWhereOneHasNoData) {
   });
 }
 
-TEST(FollowPlanTest, TakesOverWhatThePlanSaysOfTheHeader) {
+TEST(FollowPlanTest, TakesOverThePlansHeaderSettings) {
   ReducerOptions options;
   schedule::Plan plan;
   plan.version = 4;

@@ -174,7 +174,7 @@ TEST(ReducerWeightsTest, DataOfWeight0CountsForNothingWhateverItIs) {
   }
 }
 
-TEST(ReducerWeightsTest, SenselessWeightsAreRefused) {
+TEST(ReducerWeightsTest, InvalidWeightsAreRefused) {
   LoopbackCommunicator communicator;
   AverageHook hook;
   ASSERT_OK_AND_ASSIGN(
@@ -205,7 +205,7 @@ TEST(ReducerWeightsTest, ARankWithoutDataCannotMark) {
                        HasSubstr("step of weight 0")));
 }
 
-TEST(ReducerUnusedTest, TellsWhatNoRankUsed) {
+TEST(ReducerUnusedTest, ReportsParametersThatNoRankUsed) {
   OnRanks(2, [](int rank, Communicator* communicator) {
     AverageHook hook;
     ReducerOptions options = OneBucketEach();
@@ -330,7 +330,7 @@ TEST(ReducerStatisticsTest, LargeGradientsAreClippedInTheirBucketsAndOutside) {
   }
 }
 
-TEST(ReducerAverageTest, EachBucketIsHandedOverAsSoonAsItStands) {
+TEST(ReducerAverageTest, EachBucketIsHandedOverAsSoonAsItIsReady) {
   LoopbackCommunicator communicator;
   AverageHook hook;
   Log log;
@@ -375,7 +375,7 @@ TEST(ReducerAverageTest, ItsErrorBreaksTheStep) {
                        HasSubstr("bucket 0 of 1: the optimizer broke")));
 }
 
-TEST(ReducerAverageTest, DoesNotGoWithWhatNeedsTheWholeStep) {
+TEST(ReducerAverageTest, IsRefusedWithOptionsThatNeedTheWholeStep) {
   LoopbackCommunicator communicator;
   AverageHook hook;
   ReducerOptions options;

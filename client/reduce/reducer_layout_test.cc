@@ -96,7 +96,7 @@ void Step(Reducer& reducer, const std::vector<int>& order) {
   }
 }
 
-TEST(ReducerLayoutTest, IsDividedAnewOnceByTheOrderOfRankZero) {
+TEST(ReducerLayoutTest, IsDividedAgainOnceByTheOrderOfRankZero) {
   const std::vector<std::vector<int>> orders = {{0, 2, 1}, {2, 1, 0}};
   OnRanks(2, [&](int rank, Communicator* communicator) {
     AverageHook hook;
@@ -122,7 +122,7 @@ TEST(ReducerLayoutTest, IsDividedAnewOnceByTheOrderOfRankZero) {
   });
 }
 
-TEST(ReducerLayoutTest, AStepThatIsRolledBackTellsTheOrderToo) {
+TEST(ReducerLayoutTest, AStepThatIsRolledBackSetsTheOrderToo) {
   LoopbackCommunicator communicator;
   AverageHook hook;
   ASSERT_OK_AND_ASSIGN(
@@ -147,7 +147,7 @@ TEST(ReducerLayoutTest, IsFrozenBeforeTheFirstStepOfAHookThatNeedsIt) {
   EXPECT_THAT(OrderOf(*reducer), ElementsAre(2, 1, 0));
 }
 
-TEST(ReducerLayoutTest, StaysAsItIsWhereThatIsAskedFor) {
+TEST(ReducerLayoutTest, StaysAsItIsWithoutRebuild) {
   LoopbackCommunicator communicator;
   AverageHook hook;
   ReducerOptions options = OneBucketEach();
@@ -306,7 +306,7 @@ TEST(ReducerHookChangeTest, ARefusalOnOneRankLeavesTheOldHookOnAll) {
   });
 }
 
-TEST(ReducerHookChangeTest, WithoutTheStateTheNewHookBeginsAfresh) {
+TEST(ReducerHookChangeTest, WithoutTheStateTheNewHookBeginsFromNothing) {
   LoopbackCommunicator communicator;
   StatefulHook old;
   StatefulHook next;
@@ -319,7 +319,7 @@ TEST(ReducerHookChangeTest, WithoutTheStateTheNewHookBeginsAfresh) {
   Step(*reducer, {1, 0});
 }
 
-TEST(ReducerAgreementTest, RanksThatDifferAreToldBeforeAnythingTravels) {
+TEST(ReducerAgreementTest, RanksThatDifferGetAnErrorBeforeAnythingIsSent) {
   OnRanks(2, [](int rank, Communicator* communicator) {
     AverageHook hook;
     ReducerOptions options = OneBucketEach();

@@ -128,7 +128,7 @@ TEST(ReducerTest, AHookErrorEndsTheStepOnAllRanksAndRollsBack) {
   });
 }
 
-TEST(ReducerTest, MarkingTwiceIsAnErrorThatSaysWhy) {
+TEST(ReducerTest, MarkingTwiceIsAnErrorThatNamesTheCauses) {
   const auto communicator = Stuck();
   AverageHook hook;
   ASSERT_OK_AND_ASSIGN(const auto reducer,
@@ -233,7 +233,7 @@ TEST(ReducerTest, DestructionInTheMiddleOfAStepAbortsIt) {
   EXPECT_EQ(hook.rollbacks(), 1);
 }
 
-TEST(ReducerTest, ARankThatGivesUpEndsTheOthers) {
+TEST(ReducerTest, ARankThatAbortsEndsTheOthers) {
   OnRanks(2, [](int rank, Communicator* communicator) {
     AverageHook hook;
     ASSERT_OK_AND_ASSIGN(

@@ -262,7 +262,7 @@ TEST_F(TraceFileTest, AfterAnErrorNothingMoreIsWritten) {
   EXPECT_EQ(Text(), text);
 }
 
-TEST(TracePathTest, TheRankStandsBeforeTheExtension) {
+TEST(TracePathTest, TheRankIsBeforeTheExtension) {
   EXPECT_EQ(TracePath("runs/trace.json", 2), "runs/trace.rank2.json");
   EXPECT_EQ(TracePath("trace", 2), "trace.rank2");
   EXPECT_EQ(TracePath("a.b.json", 0), "a.b.rank0.json");

@@ -153,7 +153,7 @@ TEST_F(BulkStreamTest, WhatAPlainServiceSendsIsUnderstood) {
   EXPECT_TRUE(bytes == data_);
 }
 
-TEST_F(BulkStreamTest, ADownloadThatIsRefusedSaysWhy) {
+TEST_F(BulkStreamTest, ADownloadThatIsRefusedReturnsTheReason) {
   v1::DownloadRequest request;
   request.set_checkpoint_id("other");
   const auto stream = stub_->Download(request, CallOptions());

@@ -72,7 +72,7 @@ TEST_F(CoordinatorListTest, AJournalIsReadWhereACoordinatorIs) {
 }
 
 // Not the error of one that does not lead.
-TEST_F(CoordinatorListTest, AJournalThatIsUnavailableSaysSoItself) {
+TEST_F(CoordinatorListTest, AJournalsOwnUnavailableIsReturned) {
   journal_.stopping = true;
   const auto stub = ConnectJournal(absl::StrCat(leader_, ",", kNone));
   EXPECT_THAT(stub->Read({}, {}), StatusIs(absl::StatusCode::kUnavailable,
@@ -88,7 +88,8 @@ TEST_F(CoordinatorListTest, ParametersComeFromTheOneThatIsThere) {
   EXPECT_EQ(stub->address(), leader_);
 }
 
-TEST_F(CoordinatorListTest, WithoutAnyTheParametersSayWhoWasAsked) {
+TEST_F(CoordinatorListTest,
+       WithoutACoordinatorTheParametersErrorNamesTheAddresses) {
   EXPECT_THAT(ConnectParameterStub(absl::StrCat(kNone, ",127.0.0.1:2"), {},
                                    absl::Milliseconds(300), nullptr),
               StatusIs(absl::StatusCode::kUnavailable,

@@ -98,7 +98,7 @@ TEST_F(FailoverTest, OtherErrorsAreAnswers) {
   EXPECT_THAT(asked_, ElementsAre(0));
 }
 
-TEST_F(FailoverTest, ALeaderThatIsUnavailableItselfIsBelieved) {
+TEST_F(FailoverTest, ALeadersOwnUnavailableIsReturned) {
   Leads(1);
   outcomes_[1] = absl::UnavailableError("the disk is full");
   EXPECT_THAT(Describe(), StatusIs(absl::StatusCode::kUnavailable,
@@ -181,7 +181,7 @@ TEST_F(FailoverAttachTest, EachIsAskedUntilOneAnswers) {
   EXPECT_NE(all_[0]->AttachmentNumber(1), nullptr);
 }
 
-TEST_F(FailoverAttachTest, WhereNobodyAnswersTheLastRefusalIsTheEnd) {
+TEST_F(FailoverAttachTest, WithoutAnAnswerTheLastRefusalIsTheEnd) {
   const auto stream = stub_->Attach(callbacks_);
   for (const auto& stub : all_) {
     stub->AttachmentNumber(0)->End(absl::UnavailableError("refused"));

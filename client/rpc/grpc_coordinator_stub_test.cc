@@ -164,7 +164,7 @@ TEST_F(GrpcCoordinatorStubTest, ARaisedSignalEndsAWaitingCall) {
   raiser.join();
 }
 
-TEST_F(GrpcCoordinatorStubTest, NobodyThereIsUnavailable) {
+TEST_F(GrpcCoordinatorStubTest, AMissingCoordinatorIsUnavailable) {
   const auto stub = MakeGrpcCoordinatorStub("127.0.0.1:1");
   EXPECT_THAT(stub->StoreSet({}, {}),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
@@ -248,7 +248,7 @@ class SilentServer {
   int port_ = 0;
 };
 
-TEST_F(GrpcCoordinatorStubTest, HeartbeatsLeaveRoomForTickets) {
+TEST_F(GrpcCoordinatorStubTest, HeartbeatsDoNotFillTheQueueOfTickets) {
   const SilentServer silent;
   StreamCallbacks<v1::AttachEvent> callbacks;
   callbacks.on_event = [](const v1::AttachEvent&) {};

@@ -83,7 +83,7 @@ TEST_F(RetryTest, ReturnsOtherErrorsAtOnce) {
   EXPECT_EQ(attempts_, 1);
 }
 
-TEST_F(RetryTest, GivesUpAtTheOverallDeadline) {
+TEST_F(RetryTest, EndsAtTheOverallDeadline) {
   AnswerAfterFailures(1000, absl::UnavailableError("not there"));
   EXPECT_THAT(Set(absl::Seconds(5)),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -92,14 +92,14 @@ TEST_F(RetryTest, GivesUpAtTheOverallDeadline) {
   EXPECT_EQ(attempts_, 5);
 }
 
-TEST_F(RetryTest, GivingUpKeepsTheDetailOfTheLastError) {
+TEST_F(RetryTest, TheLastErrorsDetailIsKept) {
   absl::Status error = absl::UnavailableError("not there");
   error.SetPayload("of/a/test", absl::Cord("detail"));
   AnswerAfterFailures(1000, error);
   EXPECT_EQ(Set(absl::Seconds(5)).GetPayload("of/a/test"), "detail");
 }
 
-TEST_F(RetryTest, WhatNobodyHereHasCancelledIsRepeated) {
+TEST_F(RetryTest, ACallThatThePeerCancelledIsRepeated) {
   AnswerAfterFailures(1, absl::CancelledError("CANCELLED"));
   CancelSignal cancel;
   EXPECT_OK(Set(absl::Seconds(30), &cancel));
@@ -107,7 +107,7 @@ TEST_F(RetryTest, WhatNobodyHereHasCancelledIsRepeated) {
   EXPECT_OK(Set(absl::Seconds(30)));
 }
 
-TEST_F(RetryTest, WhatWasCancelledHereIsNot) {
+TEST_F(RetryTest, ACallThatWasCancelledHereIsNotRepeated) {
   CancelSignal cancel;
   cancel.Raise(absl::CancelledError("this worker has left"));
   AnswerAfterFailures(1, absl::CancelledError("this worker has left"));
@@ -117,7 +117,7 @@ TEST_F(RetryTest, WhatWasCancelledHereIsNot) {
   EXPECT_EQ(attempts_, 1);
 }
 
-TEST_F(RetryTest, RetriesNothingWhenToldSo) {
+TEST_F(RetryTest, RetriesNothingWithRetryFalse) {
   AnswerAfterFailures(1, absl::UnavailableError("not there"));
   EXPECT_THAT(Set(absl::Seconds(5), nullptr, /*retry=*/false),
               StatusIs(absl::StatusCode::kUnavailable, "not there"));
@@ -138,7 +138,7 @@ TEST_F(RetryTest, ARaisedSignalEndsThePause) {
                        HasSubstr("the generation is over")));
 }
 
-TEST_F(RetryTest, TimeAndPausesBeginAnew) {
+TEST_F(RetryTest, TimeAndPausesRestart) {
   policy_.base = absl::Microseconds(1);
   Retry retry(policy_, absl::Seconds(10), nullptr);
   clock_.Advance(absl::Seconds(9));

@@ -142,7 +142,8 @@ TEST_F(RetryingStubTest, TheEndOfTheGenerationEndsTheWaitForATerm) {
   end.join();
 }
 
-TEST_F(RetryingStubTest, WithoutAnAttachmentTheCoordinatorsOwnWordIsAskedFor) {
+TEST_F(RetryingStubTest,
+       WithoutAnAttachmentTheCoordinatorIsAskedForItsOwnAnswer) {
   term_->Close();
   verdicts_ = {Stale("term", 5), Stale("generation", 9)};
   EXPECT_THAT(Barrier(absl::Hours(1)),

@@ -305,7 +305,7 @@ TEST_F(AttachedScheduleTest, ADecisionBeforeTheEndCounts) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("it is over")));
 }
 
-TEST_F(AttachedScheduleTest, WaitsEndWithTheTimeout) {
+TEST_F(AttachedScheduleTest, WaitsEndAtTheTimeout) {
   plan_.terms.progress_timeout = absl::Seconds(10);
   Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
@@ -419,7 +419,7 @@ TEST_F(AttachedScheduleTest, StreamsAreNamedAndLimited) {
   EXPECT_EQ(GateOf("train"), train_);
 }
 
-TEST_F(AttachedScheduleTest, ProgressSaysWhatIsDone) {
+TEST_F(AttachedScheduleTest, ProgressReportsWhatIsDone) {
   Start(schedule::Enforcement::kAudit);
   v1::Heartbeat beat;
   schedule_->AddProgress(&beat);
@@ -558,7 +558,7 @@ TEST_F(AttachedScheduleTest, CallsOutOfOrderAreErrors) {
 }
 
 // A coordinator that was restarted knows by it what to make of the ticket.
-TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
+TEST_F(AttachedScheduleTest, SendsItsPositionsBeforeItsTicketsAfterEachAttach) {
   Start(schedule::Enforcement::kStrict);
   GateOf("silent");
   schedule::StepGate* eval = GateOf("eval");
@@ -578,7 +578,7 @@ TEST_F(AttachedScheduleTest, SaysItsPositionsBeforeItsTicketsAfterEachAttach) {
   EXPECT_EQ(line_.Request(5).ticket().round(), 1);
 }
 
-TEST_F(AttachedScheduleTest, NothingHeardIsNoPosition) {
+TEST_F(AttachedScheduleTest, WithoutADecisionThereIsNoPosition) {
   Start(schedule::Enforcement::kStrict);
   ASSERT_OK(train_->Announce(TicketOf(0)));
   schedule_->FollowCoordinator();

@@ -103,7 +103,7 @@ TEST(StepTimingsTest, AHeartbeatHasTheNewestOnce) {
   EXPECT_EQ(Beat(&timings).steps_size(), 0);
 }
 
-TEST(StepTimingsTest, AStepThatIsGivenUpIsNotCounted) {
+TEST(StepTimingsTest, AnAbandonedStepIsNotCounted) {
   StepTimings timings;
   timings.Begun(0, At(0), Nothing);
   timings.Exchanged(At(1), At(2));  // no decision came

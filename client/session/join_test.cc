@@ -8,7 +8,7 @@ namespace {
 
 // Else some of a large job attach to the fallback coordinator each time that
 // the coordinator cuts the streams, which it does each time that one returns.
-TEST(SessionWireTest, NobodyFollowsTheFallbackWhileOthersAreStillComingBack) {
+TEST(SessionWireTest, NoRankFollowsTheFallbackWhileOthersStillReattach) {
   SessionOptions options;
   for (const int world_size : {2, 450, 1000, 10000}) {
     EXPECT_GE(FallbackAfter(options, world_size),

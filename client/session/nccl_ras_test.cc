@@ -65,14 +65,14 @@ TEST(NcclRasTest, WhatIsTooLongIsCut) {
                           EndsWith("x\n(cut here: it is longer)\n")));
 }
 
-TEST(NcclRasTest, WhoSaysNothingIsNotWaitedForLong) {
+TEST(NcclRasTest, APeerThatSendsNothingIsNotWaitedForLong) {
   FakeRasServer server({""}, /*hangs=*/true);
   EXPECT_THAT(ReadNcclRas(server.address(), kShort),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr(server.address())));
 }
 
-TEST(NcclRasTest, WhoSpeaksSomethingElseIsNotAsked) {
+TEST(NcclRasTest, APeerOfAnotherProtocolIsNotAsked) {
   for (const std::string& answer :
        {std::string("HTTP/1.1 400 Bad Request\n"), std::string(4000, 'x')}) {
     FakeRasServer server({answer}, /*hangs=*/true);
@@ -86,7 +86,7 @@ TEST(NcclRasTest, WhoSpeaksSomethingElseIsNotAsked) {
                        HasSubstr("it closed the connection")));
 }
 
-TEST(NcclRasTest, NobodyThereIsUnavailable) {
+TEST(NcclRasTest, AMissingPeerIsUnavailable) {
   std::string address;
   {
     FakeRasServer server({});

@@ -26,14 +26,14 @@ class PeerReportsTest : public testing::Test {
       1, 5, [this](const v1::AttachRequest& request) { return Send(request); }};
 };
 
-TEST_F(PeerReportsTest, EachIsSaidOnce) {
+TEST_F(PeerReportsTest, EachIsReportedOnce) {
   reports_.Report({2, 1, 5, -1});  // itself, and no rank: not reported
   reports_.Report({2, 3});
   reports_.SendPending();
   EXPECT_THAT(sent_, ElementsAre(ElementsAre(2), ElementsAre(3)));
 }
 
-TEST_F(PeerReportsTest, AfterTheStreamWasAwayOnlyWhatItDidNotTakeIsSaid) {
+TEST_F(PeerReportsTest, AfterALostStreamOnlyUnsentReportsAreSent) {
   reports_.Report({2});
   open_ = false;
   reports_.Report({4});
@@ -46,7 +46,7 @@ TEST_F(PeerReportsTest, AfterTheStreamWasAwayOnlyWhatItDidNotTakeIsSaid) {
   EXPECT_THAT(sent_, ElementsAre(ElementsAre(0, 4)));
 }
 
-TEST_F(PeerReportsTest, NothingIsSaidOnceItHasStopped) {
+TEST_F(PeerReportsTest, NothingIsSentOnceItHasStopped) {
   open_ = false;
   reports_.Report({2});
   open_ = true;

@@ -106,7 +106,7 @@ TEST(SessionOptionsTest, PlainNumbersOfTheJoinTimeoutAreSeconds) {
   EXPECT_EQ(options.join_timeout, absl::Seconds(20));
 }
 
-TEST(SessionOptionsTest, AMissingCoordinatorSaysHowToSetIt) {
+TEST(SessionOptionsTest, AMissingCoordinatorIsAnErrorWithWhatToSet) {
   EXPECT_THAT(Read({{"COXSWAIN_COORDINATOR", ""}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("COXSWAIN_COORDINATOR"),

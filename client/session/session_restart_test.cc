@@ -201,7 +201,7 @@ TEST_F(SessionRestartTest, ALeaveThatWasTakenBeforeTheCoordinatorDiedIsOk) {
   EXPECT_EQ(leaves, 3);
 }
 
-TEST_F(SessionRestartTest, EventsTellWhatTheCoordinatorSays) {
+TEST_F(SessionRestartTest, EventsReportTheCoordinatorsEvents) {
   joined_.set_reason("all 1 workers have joined");
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   EXPECT_EQ(NextOf(*session, Kind::kJoined).text, "all 1 workers have joined");
@@ -238,7 +238,7 @@ TEST_F(SessionRestartTest, EventsTellWhatTheCoordinatorSays) {
               StatusIs(absl::StatusCode::kOutOfRange, ::testing::_));
 }
 
-TEST_F(SessionRestartTest, HeartbeatsTellTheErrorNorm) {
+TEST_F(SessionRestartTest, HeartbeatsHaveTheErrorNorm) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   session->ReportErrorNorm(2.5, 12);
   EXPECT_TRUE(fake_->AttachmentNumber(0)->WaitForRequest(
@@ -248,7 +248,7 @@ TEST_F(SessionRestartTest, HeartbeatsTellTheErrorNorm) {
       }));
 }
 
-TEST_F(SessionRestartTest, BrokenPeersAreToldOnce) {
+TEST_F(SessionRestartTest, BrokenPeersAreReportedOnce) {
   peer_.set_rank(1);
   peer_.set_host("host-a");
   options_.host = "host-a";
@@ -323,7 +323,7 @@ TEST_F(SessionRestartTest, RejoinAsksForTheGenerationAfterThisOne) {
   EXPECT_OK(second->Leave("done"));
 }
 
-TEST_F(SessionRestartTest, ToRegroupIsToLeaveInGoodOrderFirst) {
+TEST_F(SessionRestartTest, ARegroupBeginsWithACleanLeave) {
   ASSERT_OK_AND_ASSIGN(const auto first, Join());
   ASSERT_OK(first->Rejoin());
   const v1::LeaveRequest leave = leave_.Take();
@@ -332,7 +332,7 @@ TEST_F(SessionRestartTest, ToRegroupIsToLeaveInGoodOrderFirst) {
   EXPECT_EQ(joins_, 2);
 }
 
-TEST_F(SessionRestartTest, WhoHasLeftForGoodCannotRejoin) {
+TEST_F(SessionRestartTest, AWorkerThatHasLeftForGoodCannotRejoin) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   ASSERT_OK(session->Leave("done"));
   EXPECT_THAT(session->Rejoin(), StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -350,7 +350,7 @@ TEST_F(SessionRestartTest, ARejoinThatFailedCanBeTriedAgain) {
   EXPECT_OK(session->Rejoin());
 }
 
-TEST_F(SessionRestartTest, AGenerationThatEndedBeforeItsBeginLosesNobody) {
+TEST_F(SessionRestartTest, AGenerationThatEndedBeforeItBeganLosesNoMember) {
   std::vector<v1::JoinRequest> joins;
   AnswerJoin([&joins](const v1::JoinRequest& request) {
     joins.push_back(request);
@@ -382,7 +382,7 @@ TEST_F(SessionRestartTest, ANewcomerToSuchAGenerationIsNotWaitedFor) {
   EXPECT_TRUE(leave_.Take().failed());
 }
 
-TEST_F(SessionRestartTest, ASpareThatWasNotNeededIsToldApart) {
+TEST_F(SessionRestartTest, ASpareThatWasNotNeededIsRecognised) {
   v1::ErrorDetail finished;
   finished.mutable_job_finished();
   AnswerJoin([&](const v1::JoinRequest&) {
@@ -396,7 +396,7 @@ TEST_F(SessionRestartTest, ASpareThatWasNotNeededIsToldApart) {
   EXPECT_FALSE(IsJobFinished(absl::OkStatus()));
 }
 
-TEST_F(SessionRestartTest, AnElasticJoinWaitsForAsLongAsTheCoordinatorLikes) {
+TEST_F(SessionRestartTest, AnElasticJoinWaitsForAsLongAsTheCoordinatorDoes) {
   std::vector<absl::Duration> timeouts;
   fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
       "Rendezvous/Join",
@@ -416,7 +416,7 @@ TEST_F(SessionRestartTest, AnElasticJoinWaitsForAsLongAsTheCoordinatorLikes) {
   EXPECT_GE(timeouts[1], absl::Hours(24 * 365));
 }
 
-TEST_F(SessionRestartTest, ASpareIsToldThatItIsOne) {
+TEST_F(SessionRestartTest, ASpareIsNotifiedThatItIsOne) {
   Mailbox<std::string> notice;
   options_.notice_interval = absl::Milliseconds(1);
   options_.on_waiting = [&notice](const std::string& text) {
@@ -465,7 +465,7 @@ TEST_F(SessionRestartTest, ASpareMayLoseTheCoordinatorAfterHours) {
   EXPECT_EQ(joins_, 2);
 }
 
-TEST_F(SessionRestartTest, FewerWorkersThanAtLeastMakeNoSense) {
+TEST_F(SessionRestartTest, AWorldBelowTheMinimumIsRefused) {
   options_.world_size = 2;
   options_.min_world_size = 3;
   EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInvalidArgument,

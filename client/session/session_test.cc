@@ -28,7 +28,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
+TEST_F(SessionTest, JoinSendsTheManifestAndReceivesThePlace) {
   v1::JoinRequest seen;
   AnswerJoin([&seen](const v1::JoinRequest& request) {
     seen = request;
@@ -58,7 +58,7 @@ TEST_F(SessionTest, JoinTellsTheManifestAndLearnsThePlace) {
   EXPECT_EQ(seen.manifest().settings().count("nccl_version"), 0u);
 }
 
-TEST_F(SessionTest, JoinOnAGpuTellsTheVersionOfNccl) {
+TEST_F(SessionTest, JoinOnAGpuSendsTheVersionOfNccl) {
   std::map<std::string, std::string> settings;
   AnswerJoin([&settings](const v1::JoinRequest& request) {
     const auto& seen = request.manifest().settings();
@@ -101,7 +101,7 @@ TEST_F(SessionTest, JoinWaitsForACoordinatorThatStartsLater) {
                     HasSubstr("connection refused")));
 }
 
-TEST_F(SessionTest, JoinSaysThatItWaitsForOtherMembers) {
+TEST_F(SessionTest, JoinReportsThatItWaitsForOtherMembers) {
   Mailbox<std::string> notice;
   options_.notice_interval = absl::Milliseconds(1);
   options_.on_waiting = [&notice](const std::string& text) {
@@ -116,7 +116,7 @@ TEST_F(SessionTest, JoinSaysThatItWaitsForOtherMembers) {
                                    HasSubstr("1 in all")));
 }
 
-TEST_F(SessionTest, AJoinThatIsCancelledFailsWithTheReasonOfThat) {
+TEST_F(SessionTest, AJoinThatIsCancelledFailsWithTheReason) {
   for (const bool in_a_call : {true, false}) {
     options_.cancel = std::make_shared<CancelSignal>();
     fake_->Answer<v1::JoinRequest, v1::JoinResponse>(
@@ -149,7 +149,7 @@ TEST_F(SessionTest, ACoordinatorThatNeverAnswersIsNamedAtTheDeadline) {
   EXPECT_EQ(joins_, 6);
 }
 
-TEST_F(SessionTest, ACoordinatorThatIsThereAndCannotServeIsGivenUp) {
+TEST_F(SessionTest, ACoordinatorThatCannotServeIsNamedAtTheDeadline) {
   Mutex mutex;
   CondVar changed;
   int notices = 0;
@@ -174,10 +174,11 @@ TEST_F(SessionTest, ACoordinatorThatIsThereAndCannotServeIsGivenUp) {
                                HasSubstr("the disk is full")));
   EXPECT_EQ(joins_, 75);
   MutexLock lock(&mutex);
-  EXPECT_THAT(last, AllOf(HasSubstr("is there"), HasSubstr("disk is full")));
+  EXPECT_THAT(last,
+              AllOf(HasSubstr("can be reached"), HasSubstr("disk is full")));
 }
 
-TEST_F(SessionTest, ACoordinatorThatIsLostAfterALongWaitHasItsTimeAnew) {
+TEST_F(SessionTest, ACoordinatorThatIsLostAfterALongWaitHasTheWholeTimeAgain) {
   Mailbox<std::string> notice;
   options_.notice_interval = absl::Milliseconds(1);
   options_.on_waiting = [&](const std::string& text) { notice.Put(text); };
@@ -190,7 +191,7 @@ TEST_F(SessionTest, ACoordinatorThatIsLostAfterALongWaitHasItsTimeAnew) {
   EXPECT_OK(Join());
 }
 
-TEST_F(SessionTest, WhoDoesNotComeBackAfterTheEndSaysSo) {
+TEST_F(SessionTest, AWorkerThatDoesNotReturnAfterTheEndLeaves) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   Mailbox<absl::Status> told;
   session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
@@ -203,7 +204,7 @@ TEST_F(SessionTest, WhoDoesNotComeBackAfterTheEndSaysSo) {
   EXPECT_FALSE(leave.failed());
 }
 
-TEST_F(SessionTest, SoDoesWhoCouldNotRejoin) {
+TEST_F(SessionTest, AWorkerThatCouldNotRejoinLeaves) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   Mailbox<absl::Status> told;
   session->OnAbort([&told](const absl::Status& why) { told.Put(why); });
@@ -254,7 +255,7 @@ TEST_F(SessionTest, RequestsCarryTheFenceAndARequestId) {
   EXPECT_NE(seen.fence().request_id(), 0u);
 }
 
-TEST_F(SessionTest, HeartbeatsTellTheProgress) {
+TEST_F(SessionTest, HeartbeatsHaveTheProgress) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   ASSERT_OK_AND_ASSIGN(const auto world, session->World());
   float value = 1;
@@ -352,7 +353,7 @@ TEST_F(SessionTest, AnAbortWithoutAHostInItsReasonGetsOne) {
                                     HasSubstr("rank 1 on host host-b")));
 }
 
-TEST_F(SessionTest, ALostConnectionIsAttachedAgainAndNobodyNotices) {
+TEST_F(SessionTest, ALostConnectionIsAttachedAgainUnnoticed) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   fake_->AttachmentNumber(0)->End(absl::UnavailableError("connection reset"));
   const auto second = fake_->AttachmentNumber(1);
@@ -412,7 +413,7 @@ TEST_F(SessionTest, AStaleFenceEndsTheGeneration) {
                                     HasSubstr("generation 7 is over")));
 }
 
-TEST_F(SessionTest, LeaveSaysWhyOnceAndKeepsTheCommunicators) {
+TEST_F(SessionTest, LeaveSendsTheReasonOnceAndKeepsTheCommunicators) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   ASSERT_OK_AND_ASSIGN(const auto world, session->World());
   ASSERT_OK(session->Leave("done"));
@@ -566,7 +567,7 @@ TEST_F(SessionTest, AFailedLeaveAbortsTheCommunicators) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("out of memory")));
 }
 
-TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
+TEST_F(SessionTest, TheManifestHasTermsAndStrides) {
   manifest_.terms.tail = schedule::TailPolicy::kCarry;
   manifest_.accumulation_steps = 2;
   ParameterSpec parameter;
@@ -613,7 +614,7 @@ TEST_F(SessionTest, TheManifestTellsTermsAndStrides) {
   EXPECT_EQ(changed.count("weighting"), 0u);
 }
 
-TEST_F(SessionTest, TermsThatDoNotGoTogetherAreRefused) {
+TEST_F(SessionTest, ContradictoryTermsAreRefused) {
   manifest_.terms.commit_vote = true;
   options_.plan_overrides = {{"enforcement", "off"}};
   EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInvalidArgument,
@@ -706,7 +707,7 @@ class StalledOnGpusTest : public SessionTest {
       {"SERVER PROTOCOL 2\n", "OK\n", "Rank 1: 3 collectives behind\n"}};
 };
 
-TEST_F(StalledOnGpusTest, AStallIsReportedWithWhatNcclSays) {
+TEST_F(StalledOnGpusTest, AStallIsReportedWithNcclsState) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   fake_->AttachmentNumber(0)->Event(Mismatch());
   ASSERT_OK_AND_ASSIGN(const SessionEvent event, NextWarning(*session));
@@ -729,7 +730,7 @@ TEST_F(StalledOnGpusTest, AWarningOfAStallToo) {
   EXPECT_OK(session->Leave("done"));
 }
 
-TEST_F(StalledOnGpusTest, OnTheCpuNobodyAsksNccl) {
+TEST_F(StalledOnGpusTest, OnTheCpuNcclIsNotAsked) {
   options_.device = Device();
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   fake_->AttachmentNumber(0)->Event(Mismatch());

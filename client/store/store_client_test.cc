@@ -30,7 +30,7 @@ class StoreClientTest : public ::testing::Test {
   std::shared_ptr<MemberContext> member_;
 };
 
-TEST_F(StoreClientTest, AWaitIsToldToTheCoordinatorAndAnsweredByIt) {
+TEST_F(StoreClientTest, AWaitIsSentToTheCoordinatorAndAnsweredByIt) {
   v1::GetRequest seen;
   absl::Duration timeout;
   fake_->Answer<v1::GetRequest, v1::GetResponse>(
@@ -50,7 +50,7 @@ TEST_F(StoreClientTest, AWaitIsToldToTheCoordinatorAndAnsweredByIt) {
   EXPECT_GT(timeout, absl::Milliseconds(1500));
 }
 
-TEST_F(StoreClientTest, CompareSetReturnsWhatStands) {
+TEST_F(StoreClientTest, CompareSetReturnsTheValueOfTheKey) {
   fake_->Answer<v1::CompareSetRequest, v1::CompareSetResponse>(
       "Store/CompareSet",
       [](const v1::CompareSetRequest& request, const CallOptions&) {

@@ -127,7 +127,7 @@ TEST(UpdateParametersTest, BuffersThatDifferAreRefusedWithTheRanks) {
   });
 }
 
-TEST(UpdateParametersTest, BuffersThatAllRanksChangeGoOn) {
+TEST(UpdateParametersTest, BuffersThatAllRanksChangeAreAccepted) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
     Tensor count = model->register_buffer("count", ::torch::zeros({2}));
@@ -196,7 +196,7 @@ TEST(UpdateParametersTest, IsForBetweenSteps) {
   EXPECT_OK(ddp->UpdateParameters());
 }
 
-TEST_P(ChangesTest, AStaticGraphIsLearnedAnew) {
+TEST_P(ChangesTest, AStaticGraphIsLearnedAgain) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a", "b"});
     DistributedDataParallelOptions options = SmallBuckets(GetParam());
@@ -237,7 +237,7 @@ TEST_P(ChangesTest, OverlappedOptimizersKeepTheirState) {
   EXPECT_EQ(Value(*model, "late"), 0);
 }
 
-TEST_P(ChangesTest, AnotherHookGoesOnWhereTheOldOneStood) {
+TEST_P(ChangesTest, AnotherHookContinuesFromTheOldOnesState) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a", "b"});
     auto ddp = Wrap(rank, model, SmallBuckets(GetParam()));

@@ -238,7 +238,7 @@ TEST_P(BothModesTest, GradientsSurviveAChangeOfTheBuckets) {
   });
 }
 
-TEST(GradientsTest, WhoeverKeepsAViewKeepsItsMemory) {
+TEST(GradientsTest, AViewKeepsItsMemory) {
   LoopbackCommunicator communicator;
   TestRank rank;
   rank.communicator = &communicator;

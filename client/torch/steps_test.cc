@@ -469,7 +469,7 @@ TEST_P(CommitWithOptimizerTest, AStepThatTheProgramLeavesOutCountsForTheHook) {
 
 // ---- the trace ----
 
-TEST(TraceTest, StepsGoToTheFileAndToWhoeverListens) {
+TEST(TraceTest, StepsGoToTheFileAndToTheCallback) {
   LoopbackCommunicator communicator;
   TestRank rank;
   rank.communicator = &communicator;

@@ -108,7 +108,7 @@ TEST_P(TokensTest, AWindowIsOneBigBatch) {
   });
 }
 
-TEST(WeightsTest, TicketsSayWhatWasSummedUp) {
+TEST(WeightsTest, TicketsHaveWhatWasSummedUp) {
   schedule::Terms terms;
   terms.weighting = schedule::Weighting::kTokens;
   const schedule::Plan plan = PlanOf(2, terms);
@@ -301,7 +301,7 @@ TEST_P(TailTest, FlushAveragesWhatIsThere) {
   });
 }
 
-TEST_P(TailTest, AMicroBatchMaySayThatItIsTheLast) {
+TEST_P(TailTest, AMicroBatchMayBeDeclaredTheLast) {
   OnRanks(2, [](const TestRank& rank) {
     auto model = std::make_shared<Weights>(Names{"a"});
     auto ddp = Wrap(rank, model, Ending(schedule::TailPolicy::kFlush));

@@ -103,14 +103,14 @@ TEST_F(WrongUseTest, TheDataEndsBeforeABackward) {
   EXPECT_OK(ddp_->Flush());
 }
 
-TEST_F(WrongUseTest, WeightsThatNobodyHasSaid) {
+TEST_F(WrongUseTest, WeightsThatWereNotDeclared) {
   schedule::Terms terms;
   terms.weighting = schedule::Weighting::kTokens;
   Wrap(Following(PlanOf(1, terms)));
   EXPECT_THAT(ddp_->Backward(Loss()), Refused("Accumulate({weight})"));
 }
 
-TEST_F(WrongUseTest, PlacesInAWindowThatNobodyHasSaid) {
+TEST_F(WrongUseTest, PlacesInAWindowThatWereNotDeclared) {
   schedule::Terms terms;
   terms.sync_each_batch = true;
   Wrap(Following(PlanOf(2, terms)));
@@ -248,7 +248,7 @@ TEST_F(WrongUseTest, AnOptimizerStepBetweenSynchronizeAndFinishStep) {
   EXPECT_OK(ddp_->StepOptimizer(optimizer_));
 }
 
-TEST_F(WrongUseTest, PassesThatNobodyDeclaresAreCountedForTheTicket) {
+TEST_F(WrongUseTest, UndeclaredPassesAreCountedForTheTicket) {
   const schedule::Plan plan = PlanOf(3);
   schedule::FakeSchedule schedule(1, plan);
   Wrap(Following(plan, schedule.gate(0)));
@@ -341,7 +341,7 @@ TEST(OptionsTest, RanksThatSeeOtherGradientsAgreeOnASkipByVote) {
   EXPECT_OK(Creation(options, std::make_unique<OwnGradientsHook>()));
 }
 
-TEST(OptionsTest, ThatDoNotGoTogether) {
+TEST(OptionsTest, ThatContradictEachOther) {
   const auto refused = [](const std::string& what) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };

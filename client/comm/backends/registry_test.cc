@@ -32,7 +32,7 @@ TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
   EXPECT_EQ(comm->backend(), "loopback");
 }
 
-TEST(RegistryTest, ANameIsTakenAtItsWord) {
+TEST(RegistryTest, ANamedBackEndIsNotReplaced) {
   CommunicatorOptions options;
   options.store = std::make_shared<MemoryStore>();
   ASSERT_OK_AND_ASSIGN(auto comm, Connect("gloo", options));

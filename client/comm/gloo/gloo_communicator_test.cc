@@ -111,7 +111,7 @@ TEST(GlooCommunicatorTest, AnAddressThatIsNotOursIsAnError) {
               HasSubstr("198.51.100.7"));
 }
 
-TEST(GlooCommunicatorTest, OptionsThatMakeNoSenseAreRefused) {
+TEST(GlooCommunicatorTest, InvalidOptionsAreRefused) {
   auto store = std::make_shared<MemoryStore>();
   EXPECT_THAT(ConnectGloo(TestGroupOptions(2, 2, store, absl::Seconds(1))),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank")));
@@ -198,7 +198,7 @@ void MeetAll(const std::vector<std::unique_ptr<Communicator>>& group) {
   for (const auto& work : works) ASSERT_OK(work->Wait(absl::Seconds(20)));
 }
 
-TEST(GlooCommunicatorTest, WhoseConnectionBrokeIsTold) {
+TEST(GlooCommunicatorTest, TheRankWhoseConnectionBrokeIsReported) {
   auto group = MakeGroup(3, absl::Minutes(1));
   MeetAll(group);
   Work lost_by_0, lost_by_2;
@@ -219,7 +219,7 @@ TEST(GlooCommunicatorTest, WhoseConnectionBrokeIsTold) {
               StatusIs(absl::StatusCode::kUnknown, "peer 1"));
 }
 
-TEST(GlooCommunicatorTest, IsToldBeforeTheCollectiveFails) {
+TEST(GlooCommunicatorTest, ALostPeerIsReportedBeforeTheCollectiveFails) {
   auto group = MakeGroup(2, absl::Minutes(1));
   MeetAll(group);
   std::atomic<int> told{0};
@@ -233,7 +233,7 @@ TEST(GlooCommunicatorTest, IsToldBeforeTheCollectiveFails) {
   EXPECT_GE(told, 1);
 }
 
-TEST(GlooCommunicatorTest, ConnectionsOfAnAbortedCommunicatorAreNotTold) {
+TEST(GlooCommunicatorTest, ConnectionsOfAnAbortedCommunicatorAreNotReported) {
   auto group = MakeGroup(2, absl::Minutes(1));
   MeetAll(group);
   std::atomic<int> told{0};
@@ -366,7 +366,7 @@ TEST(GlooCommunicatorTest, AnAbortAmidALongAllReduceIsSeenByThePeers) {
   }
 }
 
-TEST(GlooCommunicatorTest, RanksThatLeaveAfterABarrierDisturbNobody) {
+TEST(GlooCommunicatorTest, RanksThatLeaveAfterABarrierDisturbNoOther) {
   for (int round = 0; round < 30; ++round) {
     auto group = MakeGroup(4, absl::Minutes(1));
     std::vector<std::thread> threads;

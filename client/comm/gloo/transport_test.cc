@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kSlot = 7;
 
-TEST(TransportTest, WhatCameBeforeAPeerLeftHasCome) {
+TEST(TransportTest, DataSentBeforeAPeerLeftIsReceived) {
   const auto control = std::make_shared<TransportControl>();
   ::gloo::rendezvous::HashStore store;
   ::gloo::rendezvous::Context watched(0, 2);

@@ -99,7 +99,7 @@ TEST_F(HeldCommunicatorTest, AbortEndsWhatIsHeld) {
               StatusIs(absl::StatusCode::kAborted, "enough"));
 }
 
-TEST_F(HeldCommunicatorTest, WhatIsSplitOffHasAGateThatStandsAsThisOne) {
+TEST_F(HeldCommunicatorTest, ASplitCommunicatorHoldsWhatItsParentHolds) {
   ASSERT_OK_AND_ASSIGN(const auto held, held_.Split({0}));
   const WorkPtr work = held->AllReduce(span_);
   EXPECT_FALSE(work->Done());

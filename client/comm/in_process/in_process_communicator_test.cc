@@ -40,7 +40,7 @@ Span SpanOf(std::vector<float>* data) {
   return span;
 }
 
-TEST(InProcessCommunicatorTest, DifferentCollectivesAreToldApart) {
+TEST(InProcessCommunicatorTest, DifferentCollectivesAreDistinguished) {
   auto group = MakeGroup(2, absl::Minutes(1));
   std::vector<float> two(2);
   std::vector<float> three(3);

@@ -192,7 +192,7 @@ TEST(NcclCommunicatorTest, MemoryOfAnotherGpuIsRefusedWithBothNamed) {
                        AllOf(HasSubstr("GPU 0"), HasSubstr("GPU 1"))));
 }
 
-TEST(NcclCommunicatorTest, ARankThatDoesNotComeIsNamed) {
+TEST(NcclCommunicatorTest, ARankThatDoesNotArriveIsNamed) {
   EmulatedGpus gpus(1);
   EXPECT_THAT(gpus.Connect(Options(0, 3, std::make_shared<MemoryStore>(),
                                    absl::Milliseconds(50))),
@@ -228,7 +228,7 @@ TEST(NcclCommunicatorTest, RanksWithDifferentVersionsAreRefused) {
   }
 }
 
-TEST(NcclCommunicatorTest, ARankThatGaveUpIsNotCalledLate) {
+TEST(NcclCommunicatorTest, ARankThatFailedIsNotCalledLate) {
   EmulatedGpus gpus(2);
   CancelSignal cancel;
   cancel.Raise(absl::AbortedError("the job ends"));
@@ -304,7 +304,7 @@ TEST(NcclCommunicatorTest, WhatNcclFindsWrongEndsEverything) {
   EXPECT_EQ(gpus.nccl().counts().aborts, 1);
 }
 
-TEST(NcclCommunicatorTest, RanksThatDisagreeLearnIt) {
+TEST(NcclCommunicatorTest, RanksThatDisagreeGetAnError) {
   EmulatedGpus gpus(2);
   const Group group = gpus.ConnectAll(2, kTimeout);
   const auto data = OnAll(&gpus, 1000);
@@ -332,7 +332,7 @@ TEST(NcclCommunicatorTest, AbortReturnsWhileNcclDoesNot) {
               StatusIs(absl::StatusCode::kAborted, "enough"));
 }
 
-TEST(NcclCommunicatorTest, AnAbortLetsGoOfRecordedSequences) {
+TEST(NcclCommunicatorTest, AnAbortReleasesRecordedSequences) {
   EmulatedGpus gpus(2);
   Group group = gpus.ConnectAll(2, kTimeout);
   const auto data = OnAll(&gpus, 1000);
@@ -357,7 +357,7 @@ TEST(NcclCommunicatorTest, AnAbortLetsGoOfRecordedSequences) {
                        HasSubstr("this is another")));
 }
 
-TEST(NcclCommunicatorTest, WhatIsRecordedDuringAnAbortIsLetGoOfToo) {
+TEST(NcclCommunicatorTest, ASequenceRecordedDuringAnAbortIsReleasedToo) {
   EmulatedGpus gpus(1);
   const Group group = gpus.ConnectAll(1, kTimeout);
   const auto data = OnAll(&gpus, 1000);
@@ -398,7 +398,7 @@ TEST(NcclCommunicatorTest, AMarkAfterAnAbortEndsAfterTheStreamsWork) {
   releaser.join();
 }
 
-TEST(NcclCommunicatorTest, AnIdleCommunicatorEndsInPeace) {
+TEST(NcclCommunicatorTest, AnIdleCommunicatorIsFinalized) {
   EmulatedGpus gpus(2);
   gpus.nccl().SetPolls(2);
   Group group = gpus.ConnectAll(2, kTimeout);
@@ -407,7 +407,7 @@ TEST(NcclCommunicatorTest, AnIdleCommunicatorEndsInPeace) {
   EXPECT_EQ(gpus.nccl().counts().aborts, 0);
 }
 
-TEST(NcclCommunicatorTest, APeaceThatDoesNotComeIsNotWaitedFor) {
+TEST(NcclCommunicatorTest, AFinalizeThatHangsIsAborted) {
   EmulatedGpus gpus(1);
   Group group = gpus.ConnectAll(1, kTimeout);
   gpus.nccl().HoldFinalize(true);
@@ -468,7 +468,7 @@ TEST(NcclCommunicatorTest, SlicesInPlaceAreStagedWhole) {
   }
 }
 
-TEST(NcclCommunicatorTest, NoMemoryToStageInIsToldAsSuch) {
+TEST(NcclCommunicatorTest, MissingStagingMemoryIsReported) {
   EmulatedGpus gpus(1);
   const Group group = gpus.ConnectAll(1, kTimeout);
   std::vector<float> host(10);
@@ -481,7 +481,7 @@ TEST(NcclCommunicatorTest, NoMemoryToStageInIsToldAsSuch) {
                        HasSubstr("all-reduce of rank 0")));
 }
 
-TEST(NcclCommunicatorTest, AllRanksOfAnotherConnectAnew) {
+TEST(NcclCommunicatorTest, AllRanksOfAnotherConnectAgain) {
   EmulatedGpus gpus(2);
   const Group group = gpus.ConnectAll(2, kTimeout);
   const WorkPtr waiting = group[0]->Barrier();

@@ -58,7 +58,7 @@ TEST(NcclLibraryTest, TheInstalledOneIsFoundWithItsFeatures) {
 #endif
 }
 
-TEST(NcclLibraryTest, ConnectingWithoutAGpuSaysSo) {
+TEST(NcclLibraryTest, ConnectingWithoutAGpuIsAnErrorThatNamesTheReason) {
   if (DeviceCount() > 0) GTEST_SKIP() << "there is one";
   CommunicatorOptions options;
   options.id = "under-test";

@@ -144,7 +144,7 @@ TEST(ShmCommunicatorTest, SixteenBitSumsAreRoundedOnce) {
   });
 }
 
-TEST(ShmCommunicatorTest, AWaitThatGivesUpLeavesTheOperationGoing) {
+TEST(ShmCommunicatorTest, AWaitThatTimesOutDoesNotEndTheOperation) {
   const auto group = MakeGroup(2, absl::Minutes(1));
   float first = 1;
   float second = 2;

@@ -141,7 +141,7 @@ struct LoneRank {
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
-TEST(TwoLevelTest, ARankThatLeavesInGoodOrderAbortsNoPart) {
+TEST(TwoLevelTest, ARankThatLeavesCleanlyAbortsNoPart) {
   LoneRank rank;
   rank.held->Open();
   std::vector<float> data(100);

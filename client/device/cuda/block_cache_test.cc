@@ -53,7 +53,7 @@ TEST(BlockCacheTest, RoundsByAQuarterAtMost) {
   }
 }
 
-TEST(BlockCacheTest, HandsOutWhatWasReturned) {
+TEST(BlockCacheTest, ReusesReturnedBlocks) {
   Source source(1 << 20);
   BlockCache cache(source.get(), source.give_back());
   ASSERT_OK_AND_ASSIGN(void* const a, cache.Take(1000));
@@ -67,7 +67,7 @@ TEST(BlockCacheTest, HandsOutWhatWasReturned) {
   for (void* const block : {a, b, other}) cache.Return(block);
 }
 
-TEST(BlockCacheTest, GivesBackWhatItKeepsBeforeThereIsNoMore) {
+TEST(BlockCacheTest, ReturnsItsBlocksToTheSourceWhenMemoryIsExhausted) {
   Source source(4096);
   BlockCache cache(source.get(), source.give_back());
   ASSERT_OK_AND_ASSIGN(void* const a, cache.Take(2048));
@@ -86,7 +86,7 @@ TEST(BlockCacheTest, WhatWasNotTakenCannotBeReturned) {
   Source source(4096);
   BlockCache cache(source.get(), source.give_back());
   int other = 0;
-  EXPECT_DEATH(cache.Return(&other), "returned what was not taken");
+  EXPECT_DEATH(cache.Return(&other), "returned memory that was not taken");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ TEST(CudaStatusTest, ErrorsHaveCodes) {
   ExpectCode(absl::StatusCode::kInternal, {30, 301, 12345, -1});
 }
 
-TEST(CudaStatusTest, ErrorsSayWhatToDo) {
+TEST(CudaStatusTest, ErrorsHaveAdvice) {
   const auto message = [](int error) {
     return std::string(CudaStatus(error, "x").message());
   };

@@ -13,7 +13,7 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-TEST(DevicesTest, SaysWhyThereAreNone) {
+TEST(DevicesTest, NamesTheReasonIfThereAreNone) {
   std::string why = "untouched";
   const int count = DeviceCount(&why);
   EXPECT_EQ(count, DeviceCount());
@@ -41,7 +41,7 @@ TEST(DevicesTest, WhatIsNotThereIsNamed) {
   }
 }
 
-TEST(DevicesTest, UsesWhatATestGives) {
+TEST(DevicesTest, UsesADeviceOfTheTest) {
   const int before = DeviceCount();
   auto runtime = std::make_unique<EmulatedRuntime>(100);
   DeviceRuntime* const given = runtime.get();

@@ -8,7 +8,7 @@
 namespace coxswain {
 namespace {
 
-TEST(OneWayTest, WhoWaitsSeesWhatWasDoneBefore) {
+TEST(OneWayTest, AWaiterSeesWhatWasDoneBefore) {
   OneWay there;
   OneWay back;
   int value = 0;
