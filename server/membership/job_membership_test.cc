@@ -318,8 +318,7 @@ TEST_F(JobMembershipTest, ADepartureCountsOnceItIsWritten) {
   effects = Take(MakeLeave(Generation(1), 2));
   EXPECT_THAT(InWords(Take(Only<job_effect::WriteDeparture>(effects).written)),
               ElementsAre("close 2", "left 1", "ended 1", "save", "reply OK"));
-  EXPECT_THAT(job_.Describe(now_).last_event,
-              HasSubstr("have left cleanly"));
+  EXPECT_THAT(job_.Describe(now_).last_event, HasSubstr("have left cleanly"));
   // Once more changes nothing, and waits for what was written before.
   effects = Take(MakeLeave(Generation(1), 2));
   EXPECT_THAT(InWords(effects), ElementsAre("write departure"));
