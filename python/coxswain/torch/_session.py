@@ -145,7 +145,8 @@ def verdict(session: Session) -> Optional[Error]:
     except DeadlineExceeded:
         return None
     except Error as error:
-        return error
+        # The session's own has the kind, such as PeerLost.
+        return session.ended or error
     return None
 
 
