@@ -17,7 +17,7 @@ if [[ "${1:-}" == --tests ]]; then
     # of a program outside.
     cmake dpkg-dev groff-base systemd
     # The commands of docs/operations.md.
-    curl procps
+    curl openssl procps
     # The wheel, and what it is tested beside.
     python3-venv
     # The proxy in front of an exposed coordinator.

@@ -38,6 +38,10 @@ EXPECTED = (
     r"^job example: running, .* world size 2",
     r"^coxswain \d",
     r"^job example: running, .* world size 2",
+    r"coordinator.new: OK$",
+    r"operator.new: OK$",
+    r"job-example.new: OK$",
+    r"^job-example.crt  coxswain://job/example  until ",
     r"^job example: running, .* world size 2",
     r" left .*job=example ",
 )
