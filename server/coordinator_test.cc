@@ -399,7 +399,7 @@ TEST(CoordinatorTest, RestartOnTheSameStateBeginsANewTerm) {
             before[0]->response().generation());
 }
 
-TEST(CoordinatorTest, ShutdownAnswersWhoWaits) {
+TEST(CoordinatorTest, ShutdownAnswersWaitingCalls) {
   auto coordinator = MustStart(NewFolder());
   ASSERT_NE(coordinator, nullptr);
   Team team = JoinTeam(coordinator->port(), 1);

@@ -59,40 +59,41 @@ class Coordinator {
   // The answer of a call; "" until there is one.
   std::string Declare(int rank, const std::string& name,
                       const std::vector<int>& ranks) {
-    std::string said;
+    std::string outcome;
     groups.CreateGroup(FenceOf(rank), CallerOf(rank), name, ranks,
                        [&](const absl::StatusOr<GroupInfo>& group) {
-                         said = group.ok() ? group->communicator_id
-                                           : Code(group.status());
+                         outcome = group.ok() ? group->communicator_id
+                                              : Code(group.status());
                        });
-    return said;
+    return outcome;
   }
   std::string DeclareMesh(int rank, const std::string& name,
                           const std::vector<MeshAxis>& axes) {
-    std::string said;
+    std::string outcome;
     groups.CreateMesh(
         FenceOf(rank), CallerOf(rank), name, axes,
         [&](const absl::StatusOr<std::vector<GroupInfo>>& groups) {
-          said = groups.ok() ? "" : Code(groups.status());
+          outcome = groups.ok() ? "" : Code(groups.status());
           if (!groups.ok()) return;
           for (const GroupInfo& group : *groups) {
-            absl::StrAppend(&said, group.name, " ");
+            absl::StrAppend(&outcome, group.name, " ");
           }
         });
-    return said;
+    return outcome;
   }
-  void Come(int rank, uint64_t request, std::string* said,
+  void Come(int rank, uint64_t request, std::string* outcome,
             const std::string& group = "", const std::string& tag = "tag") {
     groups.Barrier(FenceOf(rank, request), CallerOf(rank), group, tag,
-                   absl::Seconds(60), [said](const BarrierAnswer& answer) {
-                     *said = answer.status.ok() ? "ok" : Code(answer.status);
+                   absl::Seconds(60), [outcome](const BarrierAnswer& answer) {
+                     *outcome = answer.status.ok() ? "ok" : Code(answer.status);
                    });
   }
   // All ranks come with this request id. Returns their answers.
   std::vector<std::string> AllCome(uint64_t request) {
-    std::vector<std::string> said(kWorld);
-    for (int rank = 0; rank < kWorld; ++rank) Come(rank, request, &said[rank]);
-    return said;
+    std::vector<std::string> outcomes(kWorld);
+    for (int rank = 0; rank < kWorld; ++rank)
+      Come(rank, request, &outcomes[rank]);
+    return outcomes;
   }
   static std::string Code(const absl::Status& status) {
     return absl::StatusCodeToString(status.code());
@@ -107,13 +108,13 @@ class Coordinator {
 // and the others.
 TEST(GroupsDurabilityTest, ACrashBetweenAnyTwoOperationsLosesNothing) {
   const auto run = [](Coordinator<DirectWriter>* c) {
-    std::vector<std::string> said;
-    said.push_back(c->Declare(1, "odd", {3, 1}));
-    said.push_back(c->DeclareMesh(2, "m", {{"dp", 2}, {"tp", 2}}));
-    said.push_back(c->AllCome(1).front());
-    said.push_back(c->Declare(0, "even", {0, 2}));
-    said.push_back(c->AllCome(2).back());
-    return said;
+    std::vector<std::string> outcomes;
+    outcomes.push_back(c->Declare(1, "odd", {3, 1}));
+    outcomes.push_back(c->DeclareMesh(2, "m", {{"dp", 2}, {"tp", 2}}));
+    outcomes.push_back(c->AllCome(1).front());
+    outcomes.push_back(c->Declare(0, "even", {0, 2}));
+    outcomes.push_back(c->AllCome(2).back());
+    return outcomes;
   };
   ScriptedStateStore untouched;
   Coordinator<DirectWriter> reference(&untouched);
@@ -126,9 +127,9 @@ TEST(GroupsDurabilityTest, ACrashBetweenAnyTwoOperationsLosesNothing) {
     {
       Coordinator<DirectWriter> first(&state);
       state.CrashAfter(crash);
-      const std::vector<std::string> said = run(&first);
-      for (int i = 0; i < static_cast<int>(said.size()); ++i) {
-        EXPECT_EQ(said[i], i < crash ? expected[i] : "UNAVAILABLE") << i;
+      const std::vector<std::string> outcomes = run(&first);
+      for (int i = 0; i < static_cast<int>(outcomes.size()); ++i) {
+        EXPECT_EQ(outcomes[i], i < crash ? expected[i] : "UNAVAILABLE") << i;
       }
     }
     state.CrashAfter(-1);
@@ -149,9 +150,9 @@ TEST(GroupsDurabilityTest, EachRestartAddsToWhatTheOneBeforeHasLeft) {
     Coordinator<DirectWriter> next(&state);
     ASSERT_OK(next.groups.OnResume({Running(1)}));
     for (uint64_t before = 1; before < request; ++before) {
-      std::string said;
-      next.Come(2, before, &said);
-      EXPECT_EQ(said, "ok");
+      std::string outcome;
+      next.Come(2, before, &outcome);
+      EXPECT_EQ(outcome, "ok");
     }
     EXPECT_THAT(next.AllCome(request), testing::Each("ok"));
   }
@@ -166,15 +167,15 @@ TEST(GroupsDurabilityTest, ARankWhoseAnswerWasLostGetsItFromTheNextOne) {
   }
   Coordinator<DirectWriter> second(&state);
   ASSERT_OK(second.groups.OnResume({Running(1, {3})}));
-  std::string said;
-  second.Come(2, 5, &said);
-  EXPECT_EQ(said, "ok");
+  std::string outcome;
+  second.Come(2, 5, &outcome);
+  EXPECT_EQ(outcome, "ok");
   std::string later;
   second.Come(2, 6, &later);
   EXPECT_EQ(later, "FAILED_PRECONDITION") << "rank 3 has left";
 }
 
-TEST(GroupsDurabilityTest, WhoWaitedComesAgain) {
+TEST(GroupsDurabilityTest, AWaitingCallerCallsAgain) {
   ScriptedStateStore state;
   std::vector<std::string> lost(kWorld);
   {
@@ -186,12 +187,12 @@ TEST(GroupsDurabilityTest, WhoWaitedComesAgain) {
   EXPECT_THAT(second.AllCome(5), testing::Each("ok"));
 }
 
-TEST(GroupsDurabilityTest, NobodyHearsOfACompletionBeforeItsCommit) {
+TEST(GroupsDurabilityTest, ACompletionIsAnsweredAfterItsCommit) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
   state.Hold();
-  const std::vector<std::string>& said = coordinator.AllCome(0);
-  EXPECT_THAT(said, testing::Each(""));
+  const std::vector<std::string>& outcomes = coordinator.AllCome(0);
+  EXPECT_THAT(outcomes, testing::Each(""));
   std::vector<std::string> received(kWorld + 1);
   for (int rank = 0; rank < kWorld; ++rank) {
     coordinator.Come(rank, 5, &received[rank], "", "other");
@@ -219,12 +220,12 @@ TEST(GroupsDurabilityTest, ACompletionThatCannotBeWrittenIsTriedAgain) {
   state.CrashAfter(0);
   EXPECT_THAT(coordinator.AllCome(5), testing::Each("UNAVAILABLE"));
   state.CrashAfter(-1);
-  std::vector<std::string> said(kWorld);
+  std::vector<std::string> outcomes(kWorld);
   for (int rank = 0; rank < kWorld; ++rank) {
-    coordinator.Come(rank, 5, &said[rank]);
-    EXPECT_EQ(said[0], rank + 1 < kWorld ? "" : "ok");
+    coordinator.Come(rank, 5, &outcomes[rank]);
+    EXPECT_EQ(outcomes[0], rank + 1 < kWorld ? "" : "ok");
   }
-  EXPECT_THAT(said, testing::Each("ok"));
+  EXPECT_THAT(outcomes, testing::Each("ok"));
 }
 
 TEST(GroupsDurabilityTest, RememberedCompletionsAreBoundedOnDiskAsWell) {
@@ -257,7 +258,7 @@ TEST(GroupsDurabilityTest, RememberedCompletionsAreBoundedOnDiskAsWell) {
   EXPECT_EQ(answered, 4 * kRanks);
 }
 
-TEST(GroupsDurabilityTest, OneDeclarationIsCommittedForAllWhoMakeIt) {
+TEST(GroupsDurabilityTest, OneDeclarationIsCommittedForAllItsCallers) {
   constexpr int kRanks = 1000;
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
@@ -289,37 +290,38 @@ TEST(GroupsDurabilityTest, DeclarationsThatWaitForOneAnotherAreBounded) {
   limits.max_declarations = 2;
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state, limits);
-  std::vector<std::string> said(4);
+  std::vector<std::string> outcomes(4);
   state.Hold();
   // The first is being written, and the others wait to see what it becomes.
   for (int rank = 0; rank < 4; ++rank) {
     coordinator.groups.CreateGroup(
         FenceOf(rank), CallerOf(rank), "g", {0, 1, 2, 3},
-        [&said, rank](const absl::StatusOr<GroupInfo>& group) {
-          said[rank] = group.ok() ? "ok" : group.status().ToString();
+        [&outcomes, rank](const absl::StatusOr<GroupInfo>& group) {
+          outcomes[rank] = group.ok() ? "ok" : group.status().ToString();
         });
   }
   state.Release();
   WaitUntilWritten(&coordinator.writer);
-  EXPECT_EQ(said[0], "ok");
-  EXPECT_EQ(said[1], "ok");
-  EXPECT_EQ(said[2], "ok");
-  EXPECT_THAT(said[3], testing::HasSubstr("RESOURCE_EXHAUSTED"));
-  EXPECT_THAT(said[3], testing::HasSubstr("max_declarations"));
+  EXPECT_EQ(outcomes[0], "ok");
+  EXPECT_EQ(outcomes[1], "ok");
+  EXPECT_EQ(outcomes[2], "ok");
+  EXPECT_THAT(outcomes[3], testing::HasSubstr("RESOURCE_EXHAUSTED"));
+  EXPECT_THAT(outcomes[3], testing::HasSubstr("max_declarations"));
 }
 
-TEST(GroupsDurabilityTest, WhoWaitedForADeclarationThatFailedMakesItsOwn) {
+TEST(GroupsDurabilityTest, ACallerMakesItsOwnDeclarationAfterOneFailed) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
   std::string first;
   std::string second;
   const auto declare = [&](int rank, const std::vector<int>& ranks,
-                           std::string* said) {
+                           std::string* outcome) {
     coordinator.groups.CreateGroup(
         FenceOf(rank), CallerOf(rank), "g", ranks,
-        [said](const absl::StatusOr<GroupInfo>& group) {
-          *said = group.ok() ? "ok"
-                             : absl::StatusCodeToString(group.status().code());
+        [outcome](const absl::StatusOr<GroupInfo>& group) {
+          *outcome = group.ok()
+                         ? "ok"
+                         : absl::StatusCodeToString(group.status().code());
         });
   };
   state.Hold();
@@ -361,14 +363,14 @@ TEST(GroupsDurabilityTest, TheEndOfAGenerationLeavesNoRecordOfALateCommit) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
   state.Hold();
-  std::vector<std::string> said(kWorld);
+  std::vector<std::string> outcomes(kWorld);
   for (int rank = 0; rank < kWorld; ++rank) {
-    coordinator.Come(rank, 5, &said[rank]);
+    coordinator.Come(rank, 5, &outcomes[rank]);
   }
   ASSERT_TRUE(state.WaitForApplies(1));
   coordinator.groups.OnGenerationEnded("job", Generation(1),
                                        absl::AbortedError("over"));
-  EXPECT_THAT(said, testing::Each("ABORTED"));
+  EXPECT_THAT(outcomes, testing::Each("ABORTED"));
   state.Release();
   for (int i = 0; i < 3; ++i) WaitUntilWritten(&coordinator.writer);
   EXPECT_THAT(*state.Tables(""), testing::IsEmpty());

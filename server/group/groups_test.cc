@@ -183,7 +183,7 @@ TEST_F(GroupsTest, TheGroupCountIsLimited) {
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("max_groups")));
 }
 
-TEST_F(GroupsTest, NobodyWaitsAtABarrierForLongerThanTheLimit) {
+TEST_F(GroupsTest, ACallWaitsAtABarrierForTheLimitAtMost) {
   Come(0, 0, "", "t", 1, absl::InfiniteDuration());
   clock_.Advance(GroupLimits().max_timeout - absl::Milliseconds(1));
   groups_.Tick(clock_.Now());
@@ -207,7 +207,7 @@ TEST_F(GroupsTest, ABarrierOpensWhenAllRanksCameAndItsTagIsFreeAgain) {
   }
 }
 
-TEST_F(GroupsTest, TheDeadlineNamesWhoIsMissing) {
+TEST_F(GroupsTest, TheDeadlineNamesTheMissingRanks) {
   Come(0, 0, "", "t");
   Come(1, 2, "", "t", 0, absl::Seconds(20));
   clock_.Advance(absl::Seconds(10));
@@ -277,7 +277,7 @@ TEST_F(GroupsTest, TheEndOfTheGenerationAbortsWaitersAndLeavesNothing) {
   EXPECT_EQ(groups_.scope_count(), 0);
 }
 
-TEST_F(GroupsTest, ABarrierThatLostAMemberInGoodOrderIsAnsweredAtOnce) {
+TEST_F(GroupsTest, ABarrierThatAMemberLeftCleanlyIsAnsweredAtOnce) {
   ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "with", {0, 2}));
   ASSERT_OK(CreateGroup(FenceOf(0), CallerOf(0), "without", {0, 1}));
   Come(0, 0, "with", "t");
@@ -306,7 +306,7 @@ TEST_F(GroupsTest, NewsOfALeaverBringsNoEndedGenerationBack) {
   EXPECT_EQ(groups_.scope_count(), 0);
 }
 
-TEST_F(GroupsTest, StoppingAnswersWhoStillWaits) {
+TEST_F(GroupsTest, StoppingAnswersWaitingCalls) {
   std::optional<BarrierAnswer> answer;
   {
     Groups groups(GroupLimits(), &clock_, &writer_);

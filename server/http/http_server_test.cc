@@ -234,7 +234,7 @@ TEST_F(HttpServerTest, APortHasOneServer) {
                                HasSubstr(taken.listen)));
 }
 
-TEST(HttpOptionsTest, LeavesTheLoopbackOnlyWhereThatIsSaid) {
+TEST(HttpOptionsTest, LeavesTheLoopbackOnlyWhereThatIsConfigured) {
   HttpOptions options;
   options.listen = "0.0.0.0:0";
   EXPECT_THAT(options.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,

@@ -297,7 +297,7 @@ TEST_F(JobMembershipTest, OnlySoManyWaitForACommit) {
               IsEmpty());
 }
 
-TEST_F(JobMembershipTest, WhoAsksAgainIsAnsweredAfterTheObservers) {
+TEST_F(JobMembershipTest, ARepeatedCallIsAnsweredAfterTheObservers) {
   Take(MakeJoin(2, 0, 1));
   Take(MakeJoin(2, 1, 2));
   FinishCommit(MakePlan());

@@ -30,7 +30,7 @@ TEST(LibraryVersionTest, TheCoordinatorMayBeOneMinorVersionAhead) {
   EXPECT_OK(CheckLibraryVersion(kVersion, kVersion));
 }
 
-TEST(LibraryVersionTest, TheErrorSaysWhomToUpgrade) {
+TEST(LibraryVersionTest, TheErrorNamesTheSideToUpgrade) {
   for (const char* const newer : {"1.4.0", "2.0.0", "2.3.2", "1.4294967295.0"})
     EXPECT_THAT(CheckLibraryVersion(newer, "1.3.2"),
                 StatusIs(absl::StatusCode::kFailedPrecondition,

@@ -193,7 +193,7 @@ class MismatchTest : public testing::Test {
   uint64_t incarnations_ = 0;
 };
 
-TEST_F(MismatchTest, AllAreToldOnceAllAreThere) {
+TEST_F(MismatchTest, AllAreRefusedOnceAllAreThere) {
   const Worker* a = Join("a", 0, WithHook("bf16", 3));
   const Worker* c = Join("c", 0, WithHook("fp16", 3));
   EXPECT_THAT(a->answers, IsEmpty());
@@ -210,7 +210,7 @@ TEST_F(MismatchTest, AllAreToldOnceAllAreThere) {
                 line);
 }
 
-TEST_F(MismatchTest, WhoIsThereIsToldWhenTheRestTakesTooLong) {
+TEST_F(MismatchTest, ThosePresentAreRefusedWhenTheRestTakesTooLong) {
   const Worker* a = Join("a", 0, WithHook("bf16", 3));
   Pass(absl::Seconds(5));
   const Worker* b = Join("b", 0, WithHook("fp16", 3));
@@ -223,7 +223,7 @@ TEST_F(MismatchTest, WhoIsThereIsToldWhenTheRestTakesTooLong) {
   EXPECT_THAT(Description().last_event, HasSubstr("2 of 3 workers"));
 }
 
-TEST_F(MismatchTest, NobodyIsHeldBeyondHisOwnDeadline) {
+TEST_F(MismatchTest, NoWorkerIsHeldBeyondItsOwnDeadline) {
   Worker& a = workers_.emplace_back();
   a.request = Template("a", 0, WithHook("bf16", 3));
   a.request.timeout = absl::Seconds(1);
@@ -272,7 +272,7 @@ TEST_F(MismatchTest, WithdrawnInTimeTheRoundIsWholeAgain) {
   EXPECT_OK(a->answers.at(0));
 }
 
-TEST_F(MismatchTest, WhoWaitsAloneIsBoundToNobody) {
+TEST_F(MismatchTest, AWorkerThatWaitsAloneIsBoundToNoOther) {
   const Worker* a = Join("a", 0, WithHook("bf16"));
   const Worker* again = Join("a", 0, WithHook("fp16"));
   EXPECT_THAT(a->answers.at(0),
@@ -283,7 +283,7 @@ TEST_F(MismatchTest, WhoWaitsAloneIsBoundToNobody) {
   EXPECT_OK(again->answers.at(0));
 }
 
-TEST_F(MismatchTest, LateOnesOfARefusedLauncherAreToldAtOnce) {
+TEST_F(MismatchTest, LateOnesOfARefusedLauncherAreRefusedAtOnce) {
   const std::string line = "hook: bf16 on a/0; fp16 on b/0";
   Worker* a = Join("a", 0, WithHook("bf16", 4));
   Join("b", 0, WithHook("fp16", 4));

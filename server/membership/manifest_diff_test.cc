@@ -56,7 +56,7 @@ TEST(DiffManifestsTest, EachDifferenceIsOneReadableLine) {
                   "float32[10] here"));
 }
 
-TEST(DiffManifestsTest, ListsOfDifferentLengthSayWhatIsMissing) {
+TEST(DiffManifestsTest, ListsOfDifferentLengthNameWhatIsMissing) {
   Manifest ours = MakeManifest();
   ours.parameters.pop_back();
   EXPECT_THAT(DiffManifests(MakeManifest(), "host-a/0", ours),
@@ -128,7 +128,7 @@ TEST(DiffAmongManyTest, EveryValueHasItsHoldersTheMostCommonFirst) {
                   "powersgd(rank=2) on bow/1"));
 }
 
-TEST(DiffAmongManyTest, WhoAgreesInALineIsNamedTogether) {
+TEST(DiffAmongManyTest, WorkersThatAgreeInALineAreNamedTogether) {
   Manifest a = WithHook("bf16");
   Manifest b = WithHook("bf16");
   b.accumulation_steps = 4;

@@ -17,7 +17,7 @@ using testing::SizeIs;
 
 using DoneTest = MembershipTest;
 
-bool IsToldThatTheJobIsDone(const Worker& worker) {
+bool IsNotifiedThatTheJobIsDone(const Worker& worker) {
   return worker.answers.size() == 1 &&
          DetailOf(worker.answers[0].status()).has_job_finished();
 }
@@ -29,7 +29,7 @@ TEST_F(DoneTest, AProcessThatIsStartedAgainHasNothingToDo) {
     // It left cleanly and failed after that.
     Worker* again = Make(2, 0);
     Join(again);
-    EXPECT_TRUE(IsToldThatTheJobIsDone(*again));
+    EXPECT_TRUE(IsNotifiedThatTheJobIsDone(*again));
     EXPECT_THAT(again->answers.at(0),
                 StatusIs(absl::StatusCode::kCancelled,
                          AllOf(HasSubstr("job 'job' is done"),
@@ -56,12 +56,12 @@ TEST_F(DoneTest, OthersMayBeginTheJobAnew) {
     // While they wait, too.
     Worker* again = Make(2, 1);
     Join(again);
-    EXPECT_TRUE(IsToldThatTheJobIsDone(*again));
+    EXPECT_TRUE(IsNotifiedThatTheJobIsDone(*again));
     Restart();
   }
 }
 
-TEST_F(DoneTest, WhoIsStartedAgainBeforeTheOthersAreDoneWaitsForThem) {
+TEST_F(DoneTest, ARestartedWorkerWaitsForTheOthersToBeDone) {
   const auto team = Run(3);
   ASSERT_OK(Leave(team[0], false));
   Worker* again = Make(3, 0);
@@ -74,10 +74,10 @@ TEST_F(DoneTest, WhoIsStartedAgainBeforeTheOthersAreDoneWaitsForThem) {
                        HasSubstr("all 3 ranks taken")));
   ASSERT_OK(Leave(team[1], false));
   ASSERT_OK(Leave(team[2], false));
-  EXPECT_TRUE(IsToldThatTheJobIsDone(*again));
+  EXPECT_TRUE(IsNotifiedThatTheJobIsDone(*again));
 }
 
-TEST_F(DoneTest, WhoIsStartedAgainTakesPartIfTheOthersMustGoOn) {
+TEST_F(DoneTest, ARestartedWorkerTakesPartIfTheOthersMustGoOn) {
   const auto team = Run(3);
   ASSERT_OK(Leave(team[0], false));
   Worker* again = Make(3, 0);
@@ -96,12 +96,12 @@ TEST_F(DoneTest, OfManyMembersEachIsKnown) {
   for (Worker* worker : team) ASSERT_OK(Leave(worker, false));
   Worker* last = Make(kMembers, kMembers - 1);
   Join(last);
-  EXPECT_TRUE(IsToldThatTheJobIsDone(*last));
+  EXPECT_TRUE(IsNotifiedThatTheJobIsDone(*last));
   // Of these, a later term knows the first.
   Restart();
   Worker* first = Make(kMembers, 1023);
   Join(first);
-  EXPECT_TRUE(IsToldThatTheJobIsDone(*first));
+  EXPECT_TRUE(IsNotifiedThatTheJobIsDone(*first));
   Worker* unknown = Make(kMembers, 1024);
   Join(unknown);
   EXPECT_THAT(unknown->answers, IsEmpty());
@@ -179,12 +179,12 @@ TEST_F(DoneTest, ADrainIsOneAfterARestart) {
     ASSERT_OK(Leave(spare, false));
     Worker* again = MakeElastic(1, 2, 0, "host-b");
     Join(again);
-    EXPECT_TRUE(IsToldThatTheJobIsDone(*again));
+    EXPECT_TRUE(IsNotifiedThatTheJobIsDone(*again));
     ++launcher_;
   }
 }
 
-TEST_F(DoneTest, NobodyHearsOfADrainThatIsNotDurable) {
+TEST_F(DoneTest, ADrainThatIsNotDurableIsNotSent) {
   const auto team = RunElastic(1, 2, 2);
   std::vector<size_t> received;
   store_.on_apply = [&] { received.push_back(team[0]->events.size()); };
@@ -197,7 +197,7 @@ TEST_F(DoneTest, NobodyHearsOfADrainThatIsNotDurable) {
   EXPECT_THAT(team[0]->events, SizeIs(2));
 }
 
-TEST_F(DoneTest, WithAFullDiskADrainIsToldAllTheSame) {
+TEST_F(DoneTest, WithAFullDiskADrainIsSentAllTheSame) {
   const auto team = RunElastic(1, 2, 2);
   store_.writes_left = 0;
   AskToYield(Generation(1));

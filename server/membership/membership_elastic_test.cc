@@ -134,7 +134,7 @@ TEST_F(ElasticTest, SurvivorsOfWhatEndedBeforeItsBeginAreWaitedFor) {
   EXPECT_THAT(Names(team[0]->joined()), ElementsAre("host-a/0", "host-z/1"));
 }
 
-TEST_F(ElasticTest, NewcomersAloneWaitForWhoHasTheState) {
+TEST_F(ElasticTest, NewcomersAloneWaitForAMemberWithTheState) {
   const auto team = RunElastic(1, 2, 2);
   membership_->ReportExit(team[1]->exit(9));
   Worker* const restarted = MakeElastic(1, 2, 1);
@@ -168,7 +168,7 @@ TEST_F(ElasticTest, NewcomersAloneDoNotWaitForEver) {
   ASSERT_OK(restarted->answers.at(0));
 }
 
-TEST_F(ElasticTest, NewcomersDoNotGiveUpBeforeWhoHasTheStateIsBack) {
+TEST_F(ElasticTest, NewcomersWaitUntilAMemberWithTheStateIsBack) {
   const auto team = RunElastic(2, 3, 3);
   membership_->ReportExit(team[2]->exit(9));
   Worker* const restarted = MakeElastic(2, 3, 2);
@@ -211,7 +211,7 @@ TEST_F(ElasticTest, ASurvivorThatLeftOrDiedOrWasReplacedIsNotWaitedFor) {
   EXPECT_THAT(Names(newcomer->joined()), ElementsAre("host-a/2", "host-a/3"));
 }
 
-TEST_F(ElasticTest, WhoIsInThePlaceOfASurvivorHasNotItsState) {
+TEST_F(ElasticTest, AReplacementHasNotTheStateOfTheSurvivor) {
   const auto team = RunElastic(1, 3, 3);
   membership_->ReportExit(team[2]->exit(9));
   Join(MakeElastic(1, 3, 1));
@@ -221,7 +221,7 @@ TEST_F(ElasticTest, WhoIsInThePlaceOfASurvivorHasNotItsState) {
   ASSERT_OK(team[0]->answers.at(1));
 }
 
-TEST_F(ElasticTest, WhoDoesNotComeBackIsNotWaitedForForever) {
+TEST_F(ElasticTest, AMissingSurvivorIsNotWaitedForForever) {
   const auto team = RunElastic(2, 4, 4);
   membership_->ReportExit(team[1]->exit(9));
   Rejoin(team[0]);
@@ -284,7 +284,7 @@ TEST_F(ElasticTest, AWaitingNewcomerThatDiesDoesNotGiveUpTheFirstRound) {
   EXPECT_OK(a->answers[0]);
 }
 
-TEST_F(ElasticTest, TheGenerationMakesWayForALargerOne) {
+TEST_F(ElasticTest, TheGenerationEndsForALargerOne) {
   const auto team = RunElastic(2, 4, 2);
   Worker* spare = MakeElastic(2, 4, 0, "host-b");
   Join(spare);
@@ -344,7 +344,7 @@ TEST_F(ElasticTest, SparesOfAFinishedJobHaveNothingToDo) {
   EXPECT_EQ(next->joined().previous, Generation(0));
 }
 
-TEST_F(ElasticTest, WhoDrainsIsGoneInGoodOrder) {
+TEST_F(ElasticTest, ADrainedMemberLeavesCleanly) {
   const auto team = RunElastic(1, 3, 3);
   ASSERT_OK(Leave(team[1], /*rejoin=*/false, "the node is drained"));
   ASSERT_OK(Leave(team[0], /*rejoin=*/true));
@@ -417,7 +417,7 @@ TEST_F(ElasticTest, ARefusedJoinEndsNoGeneration) {
   EXPECT_THAT(spare->answers, IsEmpty());
 }
 
-TEST_F(ElasticTest, ARefusedMemberDoesNotMakeWay) {
+TEST_F(ElasticTest, ARefusedMemberEndsNoGeneration) {
   const auto team = RunElastic(1, 4, 2);
   launcher_ = 8;
   Worker* const waits = MakeElastic(1, 4, 0);
@@ -463,7 +463,7 @@ TEST_F(ElasticTest, ALaterAttemptOfAMemberBeginsAnew) {
   EXPECT_OK(team[0]->answers[1]);
 }
 
-TEST_F(ElasticTest, OnlyWhoHasTheSameManifestMayJoinSurvivors) {
+TEST_F(ElasticTest, OnlyTheSameManifestMayJoinSurvivors) {
   const auto team = RunElastic(1, 3, 3);
   Worker* other = MakeElastic(1, 3, 0, "host-z");
   other->request.manifest.hook = "bf16";
@@ -512,7 +512,7 @@ TEST_F(ElasticTest, SurvivorsOfAFixedSizeWaitForAReplacement) {
   EXPECT_EQ(team[0]->joined().generation, Generation(2));
 }
 
-TEST_F(ElasticTest, AnExpiredRoundNamesWhoIsNotBack) {
+TEST_F(ElasticTest, AnExpiredRoundNamesTheMissingSurvivors) {
   const auto team = RunElastic(3, 4, 4);
   membership_->ReportExit(team[1]->exit(9));
   Rejoin(team[0]);
@@ -558,7 +558,7 @@ TEST_F(ElasticTest, ADetachedMemberThatPeersCannotReachEitherIsLostSoon) {
   EXPECT_THAT(Description().last_event, HasSubstr("to its peers broke"));
 }
 
-TEST_F(ElasticTest, ComingBackForgetsWhatPeersHaveSaid) {
+TEST_F(ElasticTest, ComingBackForgetsWhatPeersReported) {
   const auto team = RunElastic(1, 2, 2);
   membership_->NotePeersBroken(team[0]->attachment, {1});
   membership_->Detach(team[1]->attachment);
@@ -574,7 +574,7 @@ TEST_F(ElasticTest, ComingBackForgetsWhatPeersHaveSaid) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
-TEST_F(ElasticTest, WithAFullDiskNobodyHasLeft) {
+TEST_F(ElasticTest, WithAFullDiskNoMemberHasLeft) {
   const auto team = RunElastic(1, 2, 2);
   store_.FailWrites(absl::UnavailableError("disk full"));
   EXPECT_THAT(Leave(team[0], false),
@@ -612,7 +612,7 @@ TEST_F(ElasticTest, AReplacedProcessDoesNotComeBack) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
-TEST_F(ElasticTest, WhoFailedMayBeInTheNextGeneration) {
+TEST_F(ElasticTest, AFailedMemberMayBeInTheNextGeneration) {
   const auto team = RunElastic(1, 2, 2);
   ASSERT_OK(membership_->Leave(team[1]->fence(), "a bad step", true, true));
   Rejoin(team[0]);
@@ -623,7 +623,7 @@ TEST_F(ElasticTest, WhoFailedMayBeInTheNextGeneration) {
   EXPECT_THAT(*team[0]->joined().lost, IsEmpty());
 }
 
-TEST_F(ElasticTest, WhoAsksAnOldCoordinatorIsToAskAnother) {
+TEST_F(ElasticTest, ACallToAnOldCoordinatorIsReferredToAnother) {
   const auto team = RunElastic(1, 2, 2);
   store_.FailWrites(absl::AbortedError("another coordinator leads"));
   const auto elsewhere = StatusIs(absl::StatusCode::kUnavailable,

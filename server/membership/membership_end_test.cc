@@ -24,7 +24,7 @@ TEST(GrowthAgeTest, DoublesUpToABound) {
   EXPECT_EQ(GrowthAge(absl::Seconds(5), 1000), absl::Seconds(320));
 }
 
-TEST_F(EndTest, WhoDoesNotMakeWayIsGivenUp) {
+TEST_F(EndTest, AMemberThatDoesNotRegroupIsLost) {
   const auto team = RunElastic(1, 3, 3);
   for (Worker* worker : {team[0], team[1]}) {
     ASSERT_OK(Leave(worker, true));
@@ -78,7 +78,7 @@ TEST_F(EndTest, ALossAfterADrainIsNotTheEnd) {
   EXPECT_OK(spare->answers[0]);
 }
 
-TEST_F(EndTest, WhoFailedHasNotLeftInGoodOrder) {
+TEST_F(EndTest, AFailedMemberHasNotLeftCleanly) {
   const auto team = RunElastic(1, 3, 3);
   ASSERT_OK(membership_->Leave(team[0]->fence(), "out of memory", true));
   Rejoin(team[1]);
@@ -89,7 +89,7 @@ TEST_F(EndTest, WhoFailedHasNotLeftInGoodOrder) {
   EXPECT_EQ(team[1]->joined().lost->front().reason, "out of memory");
 }
 
-TEST_F(EndTest, ASlowCommitCostsNobodyTheJob) {
+TEST_F(EndTest, ASlowCommitCostsNoMemberTheJob) {
   const auto other = Run(2, "z");
   Worker* one = MakeElastic(1, 2, 0);
   Join(one);
@@ -165,7 +165,7 @@ TEST_F(EndTest, TablesOfGenerationsThatNeverBeganAreDropped) {
   EXPECT_THAT(*store_.Tables("manifest/"), IsEmpty());
 }
 
-TEST_F(EndTest, GrowthIsWantedNoMoreOnceTheSparesAreGone) {
+TEST_F(EndTest, GrowthIsCancelledOnceTheSparesWithdraw) {
   const auto team = RunElastic(1, 3, 2);
   Worker* spare = MakeElastic(1, 3, 0, "host-b");
   Join(spare);
@@ -206,7 +206,7 @@ class BeginObserver : public GenerationObserver {
   std::function<void()> began;
 };
 
-TEST_F(EndTest, NobodyHearsOfAGenerationBeforeItsObservers) {
+TEST_F(EndTest, ObserversAreNotifiedOfAGenerationFirst) {
   BeginObserver begins;
   membership_->AddObserver(&begins);
   Worker* worker = MakeElastic(1, 1, 0);

@@ -118,7 +118,7 @@ TEST_F(RestartTest, MembersHaveAGraceFromThenOn) {
   EXPECT_EQ(team[0]->joined().previous_world_size, 3);
 }
 
-TEST_F(RestartTest, AMemberOfALaterTermIsToldThatThisCoordinatorIsOld) {
+TEST_F(RestartTest, AMemberOfALaterTermIsNotifiedThatThisCoordinatorIsOld) {
   const auto team = Run(1);
   Fence fence = team[0]->fence();
   fence.term = Term(2);
@@ -245,7 +245,7 @@ TEST_F(RestartTest, AnEndThatCouldNotBeWrittenIsWrittenLater) {
 }
 
 // All know that it ended; the coordinator died before it was written.
-TEST_F(RestartTest, MembersThatHeardOfTheEndComeBackAllTheSame) {
+TEST_F(RestartTest, MembersNotifiedOfTheEndComeBackAllTheSame) {
   const auto team = RunElastic(1, 3, 3);
   store_.FailWrites(absl::UnavailableError("it dies"));
   membership_->ReportExit(team[0]->exit(9));

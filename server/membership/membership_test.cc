@@ -106,7 +106,7 @@ TEST_F(MembershipTest, EachArrivalBeginsTheTimeOfAllAnew) {
   EXPECT_THAT(a->answers, SizeIs(1));
 }
 
-TEST_F(MembershipTest, WhoComesAndGoesHoldsNobody) {
+TEST_F(MembershipTest, AWorkerThatComesAndGoesHoldsNoOther) {
   Worker* a = Make(3, 0);
   Worker* b = Make(3, 1);
   Join(a);
@@ -174,7 +174,7 @@ TEST_F(MembershipTest, SameLauncherReplacesItsWaitingWorker) {
   EXPECT_OK(fresh->answers.at(0));
 }
 
-TEST_F(MembershipTest, OtherLauncherWithTheSameIdentityIsToldToChooseANode) {
+TEST_F(MembershipTest, OtherLauncherWithTheSameIdentityIsAskedForANode) {
   Worker* old = Make(2, 0);
   Worker* other = Make(2, 0);
   other->request.launcher_id = 8;
@@ -300,7 +300,7 @@ TEST_F(MembershipTest, WithdrawnWorkerMayComeBack) {
   EXPECT_OK(c->answers.at(0));
 }
 
-TEST_F(MembershipTest, WhoStaysDecidesHowManyThereAreToBe) {
+TEST_F(MembershipTest, ThoseThatStayDecideTheWorldSize) {
   Worker* a = Make(2, 0);
   Worker* wrong = Make(4, 2);
   Worker* b = Make(2, 1);
@@ -325,7 +325,7 @@ TEST_F(MembershipTest, SilenceForALeaseIsALoss) {
                 "was lost: no sign of life for 10s");
 }
 
-TEST_F(MembershipTest, ACoordinatorThatStoodStillGivesEveryoneALease) {
+TEST_F(MembershipTest, APausedCoordinatorGivesEachMemberALease) {
   const auto team = Run(2);
   membership_->Detach(team[1]->attachment);
   clock_.Advance(absl::Hours(1));
@@ -421,7 +421,7 @@ TEST_F(MembershipTest, SurvivorsKeepTheirRanks) {
   EXPECT_EQ(team[2]->joined().rank, 2);
 }
 
-TEST_F(MembershipTest, AdmitTellsWhoCalls) {
+TEST_F(MembershipTest, AdmitReturnsTheCaller) {
   const auto team = Run(2);
   ASSERT_OK_AND_ASSIGN(const Caller caller,
                        membership_->Admit(team[1]->fence()));
@@ -492,7 +492,7 @@ TEST_F(MembershipTest, AProposedPlanStaysOnlyIfAWorkerMakesAStepWithIt) {
   EXPECT_EQ(worker->joined().plan.hook, "bf16");
 }
 
-TEST_F(MembershipTest, AProposedPlanStaysIfAllLeaveInGoodOrder) {
+TEST_F(MembershipTest, AProposedPlanStaysIfAllLeaveCleanly) {
   Worker* worker = Run(1)[0];
   ASSERT_OK(plans_->Propose("job", 1, MakePlan(1, "bf16", -1)));
   for (int round = 0; round < 2; ++round) {
@@ -503,7 +503,7 @@ TEST_F(MembershipTest, AProposedPlanStaysIfAllLeaveInGoodOrder) {
   }
 }
 
-TEST_F(MembershipTest, StaleGenerationSaysWhyItEnded) {
+TEST_F(MembershipTest, StaleGenerationReportsWhyItEnded) {
   const auto team = Run(2);
   membership_->ReportExit(team[1]->exit(9));
   EXPECT_THAT(membership_->Admit(team[0]->fence()),
@@ -601,7 +601,7 @@ TEST_F(MembershipTest, TopologyKeysAreLimited) {
                        HasSubstr("max_topology_keys is 16")));
 }
 
-TEST_F(MembershipTest, NobodyWaitsForARoundForLongerThanTheLimit) {
+TEST_F(MembershipTest, ACallWaitsForARoundForTheLimitAtMost) {
   options_.max_join_timeout = absl::Seconds(40);
   Restart();
   Worker* worker = Make(2, 0);
@@ -615,7 +615,7 @@ TEST_F(MembershipTest, NobodyWaitsForARoundForLongerThanTheLimit) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
 }
 
-TEST_F(MembershipTest, OldestEndedJobMakesRoomAndRunningOnesDoNot) {
+TEST_F(MembershipTest, OldestEndedJobIsRemovedAndRunningOnesAreNot) {
   options_.max_jobs = 2;
   Restart();
   const auto a = Run(1, "a");
@@ -680,7 +680,7 @@ TEST_F(MembershipTest, APlanBetweenTwoGenerationsOutlivesManyForgottenJobs) {
   EXPECT_EQ(replacement->joined().plan.hook, "bf16");
 }
 
-TEST_F(MembershipTest, LeavingTwiceOrUnknownIsTold) {
+TEST_F(MembershipTest, LeavingTwiceOrUnknownFails) {
   const auto team = Run(2);
   membership_->ReportExit(team[1]->exit(9));
   EXPECT_THAT(membership_->Leave(team[1]->fence(), "late", false),
@@ -712,7 +712,7 @@ schedule::Message MakeDirected(int rank, int64_t round) {
   return message;
 }
 
-TEST_F(MembershipTest, EventsAreToldInOrderToThoseWhoAreMeant) {
+TEST_F(MembershipTest, EventsAreSentInOrderToTheirMembers) {
   const std::vector<Worker*> team = Run(3);
   membership_->Detach(team[2]->attachment);
   const Generation generation = team[0]->joined().generation;
@@ -763,7 +763,7 @@ TEST_F(MembershipTest, AChangedPlanIsDescribed) {
   EXPECT_EQ(Description().plan.version, 7);
 }
 
-TEST_F(MembershipTest, WhatIsHeardOtherwiseIsASignOfLife) {
+TEST_F(MembershipTest, AnyMessageOfAMemberIsASignOfLife) {
   const std::vector<Worker*> team = Run(2);
   for (int second = 0; second < 20; ++second) {
     Pass(absl::Seconds(1));
@@ -780,7 +780,7 @@ TEST_F(MembershipTest, WhatIsHeardOtherwiseIsASignOfLife) {
   EXPECT_EQ(Description().state, JobState::kEnded);
 }
 
-TEST_F(MembershipTest, WhoSaysTheSameAgainIsIdle) {
+TEST_F(MembershipTest, AMemberThatReportsTheSameAgainIsIdle) {
   const std::vector<Worker*> team = Run(1);
   const Generation generation = team[0]->joined().generation;
   Progress progress = MakeProgress(5, 17);
@@ -811,7 +811,7 @@ TEST_F(MembershipTest, MembersAreKnownUntilTheNextGeneration) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("not the last")));
 }
 
-TEST_F(MembershipTest, WhoCannotBeReachedFromOtherHostsIsFound) {
+TEST_F(MembershipTest, AMemberThatOtherHostsCannotReachIsFound) {
   const auto unreachable = [this](const std::string& job,
                                   const std::string& other_host,
                                   const std::string& address) {

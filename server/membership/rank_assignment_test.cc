@@ -60,7 +60,7 @@ TEST(AssignRanksTest, SurvivorsKeepTheirsAndNewcomersFillTheHoles) {
               ElementsAre("b/0", "a/0", "c/0", "d/0"));
 }
 
-TEST(AssignRanksTest, HeldRankBeyondTheWorldIsGivenUp) {
+TEST(AssignRanksTest, HeldRankBeyondTheWorldSizeIsReleased) {
   EXPECT_THAT(Order({{{"a", 0}, 5}, {{"b", 0}, 0}},
                     {MakeMember("a", 0), MakeMember("b", 0)}),
               ElementsAre("b/0", "a/0"));

@@ -53,7 +53,7 @@ TEST(DecideRoundTest, RangeClosesAfterTheLastCall) {
       RoundDecision::kWait);
 }
 
-TEST(DecideRoundTest, AMismatchIsToldWhenAllAreThereOrTheTimeIsUp) {
+TEST(DecideRoundTest, AMismatchIsReportedWhenAllAreThereOrTheTimeIsUp) {
   RoundOptions options;
   options.min = options.max = 3;
   options.mismatch_settle = absl::Seconds(2);
@@ -114,14 +114,14 @@ TEST_F(SurvivorsTest, OthersDoNotTakeTheirPlace) {
   EXPECT_EQ(After(absl::Seconds(5), 2, 1, 2), RoundDecision::kClose);
 }
 
-TEST_F(SurvivorsTest, WithoutAnyThereIsMorePatience) {
+TEST_F(SurvivorsTest, WithoutAnyTheTimeoutIsLonger) {
   EXPECT_EQ(After(absl::Seconds(19), 4, 0, 2), RoundDecision::kWait);
   EXPECT_EQ(After(absl::Seconds(20), 4, 0, 2), RoundDecision::kClose);
   EXPECT_EQ(After(absl::Seconds(20), 1, 0, 2), RoundDecision::kWait);
   EXPECT_EQ(After(absl::Seconds(30), 1, 0, 2), RoundDecision::kExpire);
 }
 
-TEST_F(SurvivorsTest, NewcomersAloneDoNotGoOnBeforeThePatienceIsOver) {
+TEST_F(SurvivorsTest, NewcomersAloneDoNotGoOnBeforeTheTimeout) {
   RoundState state = Present(4);
   state.survivors_awaited = 2;
   state.survivors_until = kStart + absl::Minutes(10);
@@ -150,7 +150,7 @@ TEST_F(SurvivorsTest, NewcomersAloneDoNotGoOnBeforeThePatienceIsOver) {
   EXPECT_EQ(at(absl::Seconds(0)).decision, RoundDecision::kClose);
 }
 
-TEST_F(SurvivorsTest, WhoIsWaitedForIsNamed) {
+TEST_F(SurvivorsTest, MissingSurvivorsAreNamed) {
   RoundState state = Present(4);
   state.survivors_awaited = 1;
   state.survivors_until = kStart + absl::Minutes(10);
@@ -168,7 +168,7 @@ TEST_F(SurvivorsTest, WhoIsWaitedForIsNamed) {
   EXPECT_EQ(described(), "all 4 workers have joined");
 }
 
-TEST_F(SurvivorsTest, AJobOfFixedSizeTakesWhoeverCompletesIt) {
+TEST_F(SurvivorsTest, AJobOfFixedSizeTakesAnyWorkerThatCompletesIt) {
   options_.min = 4;
   EXPECT_EQ(After(absl::ZeroDuration(), 4, 0, 2), RoundDecision::kClose);
   EXPECT_EQ(After(absl::Seconds(25), 3, 3, 0), RoundDecision::kWait);
@@ -199,7 +199,7 @@ TEST_F(DecideGrowthTest, OnceNoMoreSparesCome) {
   EXPECT_FALSE(At(absl::Seconds(61)));
 }
 
-TEST_F(DecideGrowthTest, AtOnceWhenThereIsNoRoomForMore) {
+TEST_F(DecideGrowthTest, AtOnceWhenTheWorldIsFull) {
   state_.spares = 2;
   EXPECT_TRUE(At(absl::Seconds(60)));
   state_.world_size = 4;
@@ -214,7 +214,7 @@ TEST_F(DecideGrowthTest, NotWhileTheGenerationIsYoungOrEndsAnyway) {
   EXPECT_FALSE(At(absl::Seconds(70)));
 }
 
-TEST(HoldsUpTest, OnlyOnceSomebodyHasMadeWay) {
+TEST(HoldsUpTest, OnlyOnceAMemberHasLeftForTheNextGeneration) {
   const absl::Duration grace = absl::Seconds(30);
   EXPECT_FALSE(HoldsUp(kStart + absl::Hours(1), std::nullopt, grace));
   EXPECT_FALSE(HoldsUp(kStart + absl::Seconds(29), kStart, grace));
@@ -287,13 +287,13 @@ TEST_F(DecideLivenessTest, LessGraceWhereItsPeersCannotReachItEither) {
   EXPECT_FALSE(lost(absl::Seconds(9)));
 }
 
-TEST_F(DecideLivenessTest, WhoNeverAttachesIsLost) {
+TEST_F(DecideLivenessTest, AMemberThatNeverAttachesIsLost) {
   EXPECT_FALSE(After(absl::Seconds(9), MemberState::kJoined).lost);
   EXPECT_THAT(After(absl::Seconds(10), MemberState::kJoined).reason,
               HasSubstr("did not attach"));
 }
 
-TEST_F(DecideLivenessTest, WhoLeftIsNotLost) {
+TEST_F(DecideLivenessTest, AMemberThatLeftIsNotLost) {
   EXPECT_FALSE(After(absl::Hours(1), MemberState::kLeft).lost);
   EXPECT_FALSE(After(absl::Hours(1), MemberState::kLost).lost);
 }
@@ -305,7 +305,7 @@ TEST(WasPausedTest, MoreThanHalfALeaseBetweenTwoLooks) {
   EXPECT_FALSE(WasPaused(kStart, kStart + absl::Seconds(6), lease));
 }
 
-TEST(WasPausedTest, PatienceIsOneLeaseFromNow) {
+TEST(WasPausedTest, TheTimeoutIsOneLeaseFromNow) {
   const LivenessOptions options = {absl::Seconds(10), absl::Seconds(10)};
   for (const MemberState member :
        {MemberState::kJoined, MemberState::kAttached, MemberState::kDetached}) {

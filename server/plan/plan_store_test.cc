@@ -81,7 +81,7 @@ class PlanStoreTest : public testing::Test {
   std::unique_ptr<PlanStore> plans_;
 };
 
-TEST_F(PlanStoreTest, TheWorkersSayWhenCompressionStarts) {
+TEST_F(PlanStoreTest, TheWorkersReportWhenCompressionStarts) {
   GenerationStart start = StartOf(1, 2, 2, {});
   start.settings.compression_start_step = 7;
   ASSERT_OK_AND_ASSIGN(schedule::Plan plan, plans_->BeginGeneration(start));
@@ -98,7 +98,7 @@ TEST_F(PlanStoreTest, TheWorkersSayWhenCompressionStarts) {
   EXPECT_EQ(plan.compression_start_step, -1);
 }
 
-TEST_F(PlanStoreTest, FirstPlanIsWhatTheManifestSays) {
+TEST_F(PlanStoreTest, FirstPlanIsThatOfTheManifest) {
   const schedule::Plan plan = Begin(1, "powersgd(rank=2)", 4);
   EXPECT_EQ(plan.version, 1);
   EXPECT_EQ(plan.hook, "powersgd(rank=2)");

@@ -236,7 +236,7 @@ TEST_F(CheckpointStreamsTest, ATruncatedChunk) {
 }
 
 // Its own checksum is right, the chunk after it does not follow.
-TEST_F(CheckpointStreamsTest, ATruncatedChunkThatSaysSo) {
+TEST_F(CheckpointStreamsTest, ATruncatedChunkOfItsOwnLength) {
   Messages messages = Honest();
   messages[2] = ChunkAt(kChunk, data_.substr(kChunk, kChunk / 2));
   ExpectRefused(messages, absl::StatusCode::kDataLoss, "was next");
@@ -262,7 +262,7 @@ TEST_F(CheckpointStreamsTest, EveryFlippedBit) {
 }
 
 // The chunks are right one by one, the whole is another.
-TEST_F(CheckpointStreamsTest, OtherBytesThanTheHeaderSaid) {
+TEST_F(CheckpointStreamsTest, OtherBytesThanInTheHeader) {
   Messages messages = Honest();
   messages[2] = ChunkAt(kChunk, std::string(kChunk, 'x'));
   ExpectRefused(messages, absl::StatusCode::kDataLoss, "CRC-32C");
@@ -368,7 +368,7 @@ TEST_F(CheckpointStreamsTest, MoreUploadsAtOnceThanThereMayBe) {
   EXPECT_THAT(ShardFiles(), SizeIs(1));
 }
 
-TEST_F(CheckpointStreamsTest, APeerThatGivesUpLeavesNothing) {
+TEST_F(CheckpointStreamsTest, APeerThatCancelsLeavesNothing) {
   Context context;
   v1::UploadResponse response;
   const auto writer = stub_->Upload(&context, &response);

@@ -265,7 +265,7 @@ TEST_F(ComponentServicesTest, AStaleFenceIsRefused) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("stale")));
 }
 
-TEST_F(ComponentServicesTest, AClientThatGivesUpWithdrawsItsGet) {
+TEST_F(ComponentServicesTest, AClientThatCancelsWithdrawsItsGet) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() +
                        std::chrono::milliseconds(50));
@@ -476,7 +476,7 @@ TEST_F(ComponentServicesTest, AnUploadWithoutHeaderIsRefused) {
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(ComponentServicesTest, AnUploadThatSaysNothingIsEnded) {
+TEST_F(ComponentServicesTest, AnUploadThatSendsNothingIsEnded) {
   Context context;
   v1::UploadResponse response;
   const auto writer = checkpoint_stub_->Upload(&context, &response);
@@ -581,7 +581,7 @@ class SpoiledUploadTest : public ComponentServicesTest {
   }
 };
 
-TEST_F(SpoiledUploadTest, ItsStreamIsFineAsLongAsNobodySpoilsIt) {
+TEST_F(SpoiledUploadTest, ItsStreamIsFineUnlessItIsSpoiled) {
   EXPECT_OK(UploadSpoiled([](Chunks*) {}));
 }
 
@@ -653,7 +653,7 @@ class OperatorTest : public ComponentServicesTest {
   int messages_ = 0;
 };
 
-TEST_F(OperatorTest, VerifySaysHowFarItIs) {
+TEST_F(OperatorTest, VerifyReportsItsProgress) {
   ASSERT_OK_AND_ASSIGN(const std::string id,
                        Save({std::string(40 << 20, 'x'), "", "small"}));
   ASSERT_OK_AND_ASSIGN(const v1::VerifyProgress last, Verify(id));
@@ -675,7 +675,7 @@ TEST_F(OperatorTest, VerifyNamesDamagedShards) {
                                                   HasSubstr("damaged"))));
 }
 
-TEST_F(OperatorTest, VerifyThatIsGivenUpLetsGoOfItsShard) {
+TEST_F(OperatorTest, VerifyThatIsCancelledReleasesItsShard) {
   ASSERT_OK_AND_ASSIGN(const std::string id,
                        Save({std::string(40 << 20, 'x')}));
   for (int i = 0; i < 3; ++i) {
@@ -712,7 +712,7 @@ TEST_F(OperatorTest, ShowListsTheShards) {
             grpc::StatusCode::NOT_FOUND);
 }
 
-TEST_F(OperatorTest, OnlyAnImportIsBegunByAnOperatorAndByNobodyElse) {
+TEST_F(OperatorTest, OnlyAnImportIsBegunByAnOperatorAndByNoOther) {
   const auto begin = [&](bool is_operator, bool import) {
     Context context;
     v1::BeginRequest request;
@@ -746,7 +746,7 @@ TEST_F(OperatorTest, AnOperatorDeletes) {
   EXPECT_FALSE(Download(id, 0).ok());
 }
 
-TEST_F(ComponentServicesTest, AFlippedBitOnDiskIsToldAtDownload) {
+TEST_F(ComponentServicesTest, AFlippedBitOnDiskIsReportedAtDownload) {
   ASSERT_OK_AND_ASSIGN(const std::string id, BeginCheckpoint(1));
   ASSERT_OK(Upload(id, 0, std::string(100, 'x')));
   ASSERT_OK(Commit(id));

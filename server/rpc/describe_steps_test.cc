@@ -53,7 +53,7 @@ class DescribeStepsTest : public testing::Test {
   v1::JobDescription job_;
 };
 
-TEST_F(DescribeStepsTest, OfAnUnknownJobNothingIsSaid) {
+TEST_F(DescribeStepsTest, OfAnUnknownJobNothingIsReported) {
   job_.set_job("another");
   job_.add_members();
   AddSteps(telemetry_, 8, &job_);
@@ -61,7 +61,7 @@ TEST_F(DescribeStepsTest, OfAnUnknownJobNothingIsSaid) {
   EXPECT_THAT(job_.hooks(), IsEmpty());
 }
 
-TEST_F(DescribeStepsTest, TheLastStepsStragglersAndHooksAreTold) {
+TEST_F(DescribeStepsTest, TheLastStepsStragglersAndHooksAreReported) {
   Begin(3);
   Note(0, 20, 1);
   Note(1, 20, 1);
@@ -89,7 +89,7 @@ TEST_F(DescribeStepsTest, WhatIsAskedForAndLargeJobsHaveLimits) {
   EXPECT_THAT(job_.members(0).steps(), SizeIs(kMaxDescribedSteps));
 }
 
-TEST_F(DescribeStepsTest, OfALargeJobFewerStepsAreTold) {
+TEST_F(DescribeStepsTest, OfALargeJobFewerStepsAreReported) {
   constexpr int kRanks = 8192;
   Begin(kRanks);
   for (int rank = 0; rank < kRanks; ++rank) Note(rank, 4, 1);

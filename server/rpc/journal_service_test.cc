@@ -84,7 +84,7 @@ class JournalServiceTest : public testing::Test {
   std::unique_ptr<v1::Journal::Stub> stub_;
 };
 
-TEST_F(JournalServiceTest, ReadsOneJobWithAllThatItSays) {
+TEST_F(JournalServiceTest, ReadsOneJobWithAllItsFields) {
   Start();
   Note("a", "joined");
   Note("b", "joined");
@@ -123,7 +123,7 @@ TEST_F(JournalServiceTest, ReadsAPageAtATimeAndOnlyWhatIsNew) {
   EXPECT_EQ(page.events_size(), 0);
 }
 
-TEST_F(JournalServiceTest, SequencesOfAnotherTermSayNothing) {
+TEST_F(JournalServiceTest, SequencesOfAnotherTermAreIgnored) {
   Start();
   Note("a", "joined");
   v1::JournalRequest request;
@@ -140,7 +140,7 @@ TEST_F(JournalServiceTest, SequencesOfAnotherTermSayNothing) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
 }
 
-TEST_F(JournalServiceTest, AGapIsToldToWhoReadsOn) {
+TEST_F(JournalServiceTest, AGapIsReportedToTheReader) {
   Start();
   for (int i = 0; i < 400; ++i) Note("a", "step");
   v1::JournalRequest request;
@@ -225,7 +225,7 @@ TEST_F(JournalServiceTest, NoMoreMayFollowThanTheLimit) {
   EXPECT_OK(third);
 }
 
-TEST_F(JournalServiceTest, AReaderThatStandsStillHoldsNothingUp) {
+TEST_F(JournalServiceTest, AStalledReaderHoldsNothingUp) {
   Start();
   Note("a", "first");
   const auto context = Context();

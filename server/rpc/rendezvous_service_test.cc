@@ -286,7 +286,7 @@ TEST_F(RendezvousServiceTest, DescriptionsUnderWayAreBounded) {
   EXPECT_THAT(last.response.jobs(), SizeIs(1));
 }
 
-TEST_F(RendezvousServiceTest, WhatAMemberHasHeardIsWrittenBeforeItsLeave) {
+TEST_F(RendezvousServiceTest, WhatAMemberHasReceivedIsWrittenBeforeItsLeave) {
   const std::vector<Fence> fences = Run(1);
   ASSERT_OK_AND_ASSIGN(
       const uint64_t attachment,
@@ -319,7 +319,7 @@ TEST_F(RendezvousServiceTest, WhatAMemberHasHeardIsWrittenBeforeItsLeave) {
   EXPECT_OK(FromGrpcStatus(leave.status));
 }
 
-TEST_F(RendezvousServiceTest, WhoLeavesSaysHowFarItIs) {
+TEST_F(RendezvousServiceTest, ALeavingMemberReportsItsPosition) {
   const std::vector<Fence> fences = Run(2);
   ASSERT_OK(membership_->Attach(fences[0], [](const AttachEvent&) {}));
   for (const Fence& fence : fences) {
@@ -336,7 +336,7 @@ TEST_F(RendezvousServiceTest, WhoLeavesSaysHowFarItIs) {
       << "it was never attached";
 }
 
-TEST_F(RendezvousServiceTest, ThatAMemberDrainsIsToldOnceItIsDurable) {
+TEST_F(RendezvousServiceTest, ADrainIsReportedOnceItIsDurable) {
   const std::vector<Fence> fences = Run(1);
   std::vector<std::string> told;
   ASSERT_OK_AND_ASSIGN(

@@ -78,7 +78,7 @@ class Worker {
     stub_ = v1::Rendezvous::NewStub(channel);
     return Attach();
   }
-  bool SayPosition(int64_t round, std::optional<int64_t> plan = {}) {
+  bool ReportPosition(int64_t round, std::optional<int64_t> plan = {}) {
     v1::AttachRequest request;
     v1::Decision* last = request.mutable_position()->mutable_last();
     last->set_stream(kTrain);
@@ -378,7 +378,7 @@ TEST_F(ScheduleWireTest, TheLowestStartOfCompressionIsRefused) {
                                       HasSubstr("compression_start")));
 }
 
-TEST_F(ScheduleWireTest, WhoAttachesAgainIsAnsweredAgain) {
+TEST_F(ScheduleWireTest, ARankThatAttachesAgainIsAnsweredAgain) {
   Team team = Run(2);
   for (const auto& worker : team) ASSERT_TRUE(worker->Announce(0));
   EXPECT_TRUE(team[0]->Read().has_decision());
@@ -398,7 +398,7 @@ TEST_F(ScheduleWireTest, RanksGoOnWithARestartedCoordinator) {
   StartCoordinator();
   ASSERT_TRUE(team[0]->AttachTo(channel_));
   EXPECT_GT(team[0]->term(), team[0]->joined().term());
-  ASSERT_TRUE(team[0]->SayPosition(0));
+  ASSERT_TRUE(team[0]->ReportPosition(0));
   ASSERT_TRUE(team[0]->Announce(1));
   // This one has not received the first decision.
   ASSERT_TRUE(team[1]->AttachTo(channel_));
@@ -427,14 +427,14 @@ TEST_F(ScheduleWireTest, ADrainIsDecidedForAll) {
 
 TEST_F(ScheduleWireTest, APositionThatNoProgramComesToIsRefused) {
   Team team = Run(1);
-  ASSERT_TRUE(team[0]->SayPosition(-1));
+  ASSERT_TRUE(team[0]->ReportPosition(-1));
   EXPECT_THAT(team[0]->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
                                           HasSubstr("position.round")));
 }
 
 TEST_F(ScheduleWireTest, APositionWithAPlanWithoutANumberIsRefused) {
   Team team = Run(1);
-  ASSERT_TRUE(team[0]->SayPosition(0, 0));
+  ASSERT_TRUE(team[0]->ReportPosition(0, 0));
   EXPECT_THAT(team[0]->Finish(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("position.plan.version must be from 1")));
@@ -454,7 +454,7 @@ TEST_F(ScheduleWireTest, ACheckpointIsDecidedForAll) {
   }
 }
 
-TEST_F(ScheduleWireTest, WithoutEnforcementNobodyCanBeAskedForACheckpoint) {
+TEST_F(ScheduleWireTest, WithoutEnforcementNoRankCanBeAskedForACheckpoint) {
   Team team = Run(1, {{"enforcement", "off"}});
   EXPECT_THAT(RequestCheckpoint(team, "job"),
               StatusIs(absl::StatusCode::kFailedPrecondition,

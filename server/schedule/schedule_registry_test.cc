@@ -61,12 +61,12 @@ struct Worker {
             Incarnation(incarnation),
             1};
   }
-  std::vector<FlatEvent> Told(Kind kind) const {
-    std::vector<FlatEvent> told;
+  std::vector<FlatEvent> EventsOf(Kind kind) const {
+    std::vector<FlatEvent> of_kind;
     for (const FlatEvent& event : events) {
-      if (event.kind == kind) told.push_back(event);
+      if (event.kind == kind) of_kind.push_back(event);
     }
-    return told;
+    return of_kind;
   }
 };
 
@@ -153,7 +153,7 @@ class ScheduleRegistryTest : public testing::Test {
     state.positions.push_back({std::string(kTrain), last});
     return schedule_->OnLeaving("job", worker.joined->generation, state);
   }
-  void SayPosition(const Worker& worker, const schedule::Decision& last) {
+  void ReportPosition(const Worker& worker, const schedule::Decision& last) {
     EXPECT_OK(schedule_->OnPosition(worker.attached, kTrain, last));
   }
   static schedule::Decision Received(int64_t round) {
@@ -265,8 +265,8 @@ TEST_F(ScheduleRegistryTest, StrictWithVotesGrantsFirst) {
       Run(2, {{"enforcement", "strict"}, {"commit_vote", "true"}});
   Announce(team, 0);
   for (const Worker* worker : team) {
-    EXPECT_THAT(worker->Told(Kind::kGrant), SizeIs(1));
-    EXPECT_THAT(worker->Told(Kind::kDecision), IsEmpty());
+    EXPECT_THAT(worker->EventsOf(Kind::kGrant), SizeIs(1));
+    EXPECT_THAT(worker->EventsOf(Kind::kDecision), IsEmpty());
   }
   schedule::Vote vote;
   EXPECT_OK(schedule_->OnVote(team[0]->attached, kTrain, vote));
@@ -274,7 +274,7 @@ TEST_F(ScheduleRegistryTest, StrictWithVotesGrantsFirst) {
   vote.reason = "loss is nan";
   EXPECT_OK(schedule_->OnVote(team[1]->attached, kTrain, vote));
   for (const Worker* worker : team) {
-    const auto decisions = worker->Told(Kind::kDecision);
+    const auto decisions = worker->EventsOf(Kind::kDecision);
     ASSERT_THAT(decisions, SizeIs(1));
     EXPECT_FALSE(decisions[0].decision.commit);
     EXPECT_THAT(decisions[0].decision.reason,
@@ -396,7 +396,7 @@ TEST_F(ScheduleRegistryTest, OtherStreamsDoNotTakeAProposalButFollowIt) {
     EXPECT_OK(schedule_->OnTicket(worker->attached, "critic", changed));
   }
   EXPECT_EQ(Description().state, JobState::kRunning);
-  EXPECT_THAT(team[0]->Told(Kind::kDecision), SizeIs(3));
+  EXPECT_THAT(team[0]->EventsOf(Kind::kDecision), SizeIs(3));
 }
 
 // It may have been made before the plan was changed, or after.
@@ -420,7 +420,7 @@ TEST_F(ScheduleRegistryTest, AStreamThatBeginsLateBeginsWithEitherPlan) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
-TEST_F(ScheduleRegistryTest, WhoWasToldToStopOwesNothing) {
+TEST_F(ScheduleRegistryTest, AStoppedRankOwesNothing) {
   for (const bool by_request : {true, false}) {
     const Team team = Run(
         2, {{"progress_timeout", "5s"}, {"max_steps", by_request ? "0" : "1"}});
@@ -454,8 +454,8 @@ TEST_F(ScheduleRegistryTest, AMissingTicketIsNamedAfterTheTimeout) {
     Tick();
   }
   EXPECT_EQ(Description().state, JobState::kEnded);
-  ASSERT_THAT(team[0]->Told(Kind::kAbort), SizeIs(1));
-  EXPECT_THAT(team[0]->Told(Kind::kAbort)[0].reason,
+  ASSERT_THAT(team[0]->EventsOf(Kind::kAbort), SizeIs(1));
+  EXPECT_THAT(team[0]->EventsOf(Kind::kAbort)[0].reason,
               AllOf(HasSubstr("rank 2"), HasSubstr("step 1")));
 }
 
@@ -470,8 +470,8 @@ TEST_F(ScheduleRegistryTest, AnExchangeThatHangsIsFoundByTheHeartbeats) {
     Tick();
   }
   EXPECT_EQ(Description().state, JobState::kEnded);
-  ASSERT_THAT(team[0]->Told(Kind::kAbort), SizeIs(1));
-  EXPECT_THAT(team[0]->Told(Kind::kAbort)[0].reason,
+  ASSERT_THAT(team[0]->EventsOf(Kind::kAbort), SizeIs(1));
+  EXPECT_THAT(team[0]->EventsOf(Kind::kAbort)[0].reason,
               AllOf(HasSubstr("6 on rank 1"), HasSubstr("look at rank 1")));
 }
 
@@ -510,7 +510,7 @@ TEST_F(ScheduleRegistryTest, TicketsAreSignsOfLife) {
   EXPECT_THAT(Description().last_event, HasSubstr("was lost"));
 }
 
-TEST_F(ScheduleRegistryTest, WhoHasLeftIsMissedByThoseWhoGoOn) {
+TEST_F(ScheduleRegistryTest, ARankThatLeftIsMissedByThoseThatGoOn) {
   const Team team = Run(2);
   Announce(team, 0);
   ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
@@ -545,7 +545,7 @@ TEST_F(ScheduleRegistryTest, StreamsAreLimited) {
   }
 }
 
-TEST_F(ScheduleRegistryTest, WhyNamesWhoIsMissing) {
+TEST_F(ScheduleRegistryTest, WhyNamesTheMissingRanks) {
   EXPECT_THAT(schedule_->Why("job"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("job")));
   EXPECT_THAT(schedule_->Why(""), StatusIs(absl::StatusCode::kInvalidArgument,
@@ -605,7 +605,7 @@ TEST_F(ScheduleRegistryTest, WhyOfALossNamesIt) {
   EXPECT_THAT(why.schedule.findings[0], HasSubstr("out of memory"));
 }
 
-TEST_F(ScheduleRegistryTest, TheOldestEndedJobMakesRoom) {
+TEST_F(ScheduleRegistryTest, TheOldestEndedJobIsRemoved) {
   ScheduleLimits limits;
   limits.max_jobs = 2;
   Open(limits);
@@ -647,17 +647,17 @@ TEST_F(ScheduleRegistryTest,
   constexpr int64_t kRounds = 200;
   const Team team =
       Run(kWorld, {{"enforcement", "strict"}, {"commit_vote", "true"}});
-  struct Told {
+  struct Observed {
     Mutex mutex;
     CondVar news;
     std::vector<std::string> events ABSL_GUARDED_BY(mutex);
   };
-  std::vector<Told> told(kWorld);
+  std::vector<Observed> observed(kWorld);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kWorld; ++rank) {
     const auto attachment = membership_->Attach(
         team[static_cast<size_t>(rank)]->fence(),
-        [&own = told[static_cast<size_t>(rank)]](const AttachEvent& event) {
+        [&own = observed[static_cast<size_t>(rank)]](const AttachEvent& event) {
           const FlatEvent flat(event);
           MutexLock lock(&own.mutex);
           own.events.push_back(absl::StrCat(
@@ -665,8 +665,8 @@ TEST_F(ScheduleRegistryTest,
           own.news.NotifyAll();
         });
     ASSERT_OK(attachment);
-    ranks.emplace_back([this, rank, &team, &told] {
-      Told& own = told[static_cast<size_t>(rank)];
+    ranks.emplace_back([this, rank, &team, &observed] {
+      Observed& own = observed[static_cast<size_t>(rank)];
       const AttachedRank& attached = team[static_cast<size_t>(rank)]->attached;
       const auto wait = [&own](size_t count) {
         MutexLock lock(&own.mutex);
@@ -692,7 +692,7 @@ TEST_F(ScheduleRegistryTest,
     expected.push_back(absl::StrCat("grant ", round));
     expected.push_back(absl::StrCat("decision ", round));
   }
-  for (Told& own : told) {
+  for (Observed& own : observed) {
     MutexLock lock(&own.mutex);
     EXPECT_EQ(own.events, expected);
   }
@@ -702,15 +702,15 @@ TEST_F(ScheduleRegistryTest,
 // again.
 TEST_F(ScheduleRegistryTest, RepetitionsDoNotFillTheQueue) {
   const Team team = Run(2);
-  size_t told = 0;
+  size_t observed = 0;
   const auto flood = [&](const AttachEvent& event) {
-    ++told;
-    if (FlatEvent(event).kind != Kind::kDecision || told > 1) return;
+    ++observed;
+    if (FlatEvent(event).kind != Kind::kDecision || observed > 1) return;
     for (int i = 0; i < 10'000; ++i) Announce({team[0]}, 0);
   };
   ASSERT_OK(membership_->Attach(team[0]->fence(), flood));
   Announce(team, 0);
-  EXPECT_EQ(told, 2u) << "all of them together are answered once";
+  EXPECT_EQ(observed, 2u) << "all of them together are answered once";
   Announce(team, 1);
   Tick();
   EXPECT_THAT(team[1]->events, SizeIs(2)) << "decisions are never dropped";
@@ -719,17 +719,17 @@ TEST_F(ScheduleRegistryTest, RepetitionsDoNotFillTheQueue) {
 // Each repetition is answered, and each answer brings a repetition.
 TEST_F(ScheduleRegistryTest, NoThreadEmptiesTheQueueForEver) {
   const Team team = Run(2);
-  int told = 0;
+  int decisions = 0;
   const auto repeat = [&](const AttachEvent&) {
-    if (++told < 100'000) Announce({team[0]}, 0);
+    if (++decisions < 100'000) Announce({team[0]}, 0);
   };
   ASSERT_OK(membership_->Attach(team[0]->fence(), repeat));
   Announce(team, 0);
-  EXPECT_LT(told, 1000);
-  const int before = told;
+  EXPECT_LT(decisions, 1000);
+  const int before = decisions;
   Tick();
-  EXPECT_GT(told, before) << "what is left is said later";
-  EXPECT_LT(told, 1000);
+  EXPECT_GT(decisions, before) << "what is left is said later";
+  EXPECT_LT(decisions, 1000);
 }
 
 TEST_F(ScheduleRegistryTest, NoDecisionIsWrittenBeforeARankLeaves) {
@@ -749,7 +749,8 @@ TEST_F(ScheduleRegistryTest, NoDecisionIsWrittenBeforeARankLeaves) {
   EXPECT_THAT(Tables(), IsEmpty());
 }
 
-TEST_F(ScheduleRegistryTest, WhatALeavingRankHasHeardIsQueuedBeforeItLeaves) {
+TEST_F(ScheduleRegistryTest,
+       WhatALeavingRankHasReceivedIsQueuedBeforeItLeaves) {
   const Team team = Run(3);
   Announce(team, 0);
   store_.Hold();
@@ -762,7 +763,8 @@ TEST_F(ScheduleRegistryTest, WhatALeavingRankHasHeardIsQueuedBeforeItLeaves) {
 }
 
 // It may have overtaken what it sends on its stream.
-TEST_F(ScheduleRegistryTest, ALeavingRankTellsARestartedCoordinatorWhereItIs) {
+TEST_F(ScheduleRegistryTest,
+       ALeavingRankReportsItsPositionToARestartedCoordinator) {
   const Team team = Run(2);
   Announce(team, 0);
   Restart();
@@ -786,8 +788,8 @@ TEST_F(ScheduleRegistryTest, TrainingGoesOnAfterARestart) {
   Announce({team[0]}, 1);
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  SayPosition(*team[0], Received(0));
-  SayPosition(*team[1], Received(0));
+  ReportPosition(*team[0], Received(0));
+  ReportPosition(*team[1], Received(0));
   Announce(team, 1);
   Announce(team, 2);
   for (const Worker* worker : team) {
@@ -799,14 +801,14 @@ TEST_F(ScheduleRegistryTest, TrainingGoesOnAfterARestart) {
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
-TEST_F(ScheduleRegistryTest, ALostDecisionIsToldAfterARestart) {
+TEST_F(ScheduleRegistryTest, ALostDecisionIsSentAfterARestart) {
   const Team team = Run(2);
   Announce(team, 0);
   Restart();
   for (Worker* worker : team) Reattach(worker);
   Announce({team[1]}, 0);  // it has received nothing
   EXPECT_THAT(team[1]->events, IsEmpty());
-  SayPosition(*team[0], Received(0));
+  ReportPosition(*team[0], Received(0));
   ASSERT_THAT(team[1]->events, SizeIs(1));
   EXPECT_EQ(team[1]->events[0].round, 0);
 }
@@ -823,26 +825,26 @@ TEST_F(ScheduleRegistryTest, ARankBackFromTheFallbackRaisesTheEpoch) {
   team[1]->events.clear();
   ASSERT_OK(schedule_->OnFallbackReport(team[1]->attached, 1));
   // A rank that has attached before is to do so again, with its position.
-  ASSERT_THAT(team[0]->Told(Kind::kClosed), SizeIs(1));
+  ASSERT_THAT(team[0]->EventsOf(Kind::kClosed), SizeIs(1));
   // With UNAVAILABLE it would look for another coordinator.
-  EXPECT_THAT(team[0]->Told(Kind::kClosed)[0].status,
+  EXPECT_THAT(team[0]->EventsOf(Kind::kClosed)[0].status,
               StatusIs(absl::StatusCode::kCancelled, testing::_));
   EXPECT_EQ(schedule_->OnAttached(team[1]->attached).fallback, 1);
   EXPECT_OK(schedule_->OnTicket(old, kTrain, MakeTicket(6)));
-  SayPosition(*team[1], Received(5));
+  ReportPosition(*team[1], Received(5));
   Announce({team[1]}, 6);
-  EXPECT_THAT(team[1]->Told(Kind::kDecision), IsEmpty());
+  EXPECT_THAT(team[1]->EventsOf(Kind::kDecision), IsEmpty());
   Reattach(team[0]);
   ASSERT_OK(schedule_->OnFallbackReport(team[0]->attached, 1));
-  EXPECT_THAT(team[1]->Told(Kind::kClosed), IsEmpty());
-  SayPosition(*team[0], Received(4));
+  EXPECT_THAT(team[1]->EventsOf(Kind::kClosed), IsEmpty());
+  ReportPosition(*team[0], Received(4));
   Announce({team[0]}, 5);
   Announce({team[0]}, 6);
-  const auto told = team[0]->Told(Kind::kDecision);
-  ASSERT_THAT(told, SizeIs(2));
-  EXPECT_EQ(told[0].round, 5);
-  EXPECT_EQ(told[1].round, 6);
-  EXPECT_EQ(told[1].epoch.fallback, 1);
+  const auto decisions = team[0]->EventsOf(Kind::kDecision);
+  ASSERT_THAT(decisions, SizeIs(2));
+  EXPECT_EQ(decisions[0].round, 5);
+  EXPECT_EQ(decisions[1].round, 6);
+  EXPECT_EQ(decisions[1].epoch.fallback, 1);
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
@@ -860,12 +862,12 @@ TEST_F(ScheduleRegistryTest, AnAttachmentSendsInTheEpochThatItReports) {
             schedule_->OnAttached(replaced));
   EXPECT_EQ(schedule_->OnAttached(replaced).fallback, 1);
   Announce(team, 0);
-  EXPECT_THAT(team[1]->Told(Kind::kDecision), IsEmpty());
+  EXPECT_THAT(team[1]->EventsOf(Kind::kDecision), IsEmpty());
   ASSERT_OK(schedule_->OnFallbackReport(team[0]->attached, 1));
-  EXPECT_THAT(team[1]->Told(Kind::kClosed), IsEmpty()) << "it is not new";
+  EXPECT_THAT(team[1]->EventsOf(Kind::kClosed), IsEmpty()) << "it is not new";
   Announce({team[0]}, 0);
-  ASSERT_THAT(team[1]->Told(Kind::kDecision), SizeIs(1));
-  EXPECT_EQ(team[1]->Told(Kind::kDecision)[0].epoch.fallback, 1);
+  ASSERT_THAT(team[1]->EventsOf(Kind::kDecision), SizeIs(1));
+  EXPECT_EQ(team[1]->EventsOf(Kind::kDecision)[0].epoch.fallback, 1);
 }
 
 TEST_F(ScheduleRegistryTest, ALeavingRankMayComeFromTheFallback) {
@@ -875,10 +877,10 @@ TEST_F(ScheduleRegistryTest, ALeavingRankMayComeFromTheFallback) {
   EXPECT_OK(membership_->Leave(team[0]->fence(), "done", false));
   Reattach(team[1]);
   ASSERT_OK(schedule_->OnFallbackReport(team[1]->attached, 2));
-  SayPosition(*team[1], Received(6));
+  ReportPosition(*team[1], Received(6));
   Announce({team[1]}, 7);
-  ASSERT_THAT(team[1]->Told(Kind::kDecision), SizeIs(1));
-  EXPECT_EQ(team[1]->Told(Kind::kDecision)[0].round, 7);
+  ASSERT_THAT(team[1]->EventsOf(Kind::kDecision), SizeIs(1));
+  EXPECT_EQ(team[1]->EventsOf(Kind::kDecision)[0].round, 7);
   EXPECT_EQ(Description().state, JobState::kRunning);
 }
 
@@ -930,14 +932,14 @@ TEST_F(ScheduleRegistryTest, ARefusedLeaveHasNoEffect) {
                                     HasSubstr("max_streams is 64")));
   EXPECT_EQ(store_.waiting(), 0u);
   EXPECT_EQ(schedule_->OnAttached(team[0]->attached).fallback, 0);
-  EXPECT_THAT(team[1]->Told(Kind::kClosed), IsEmpty());
+  EXPECT_THAT(team[1]->EventsOf(Kind::kClosed), IsEmpty());
   // No stream was taken up either: there is room for all but one.
   for (int i = 0; i + 1 < ScheduleLimits().max_streams; ++i) {
     EXPECT_OK(schedule_->OnTicket(team[0]->attached, absl::StrCat("other-", i),
                                   MakeTicket(0)));
   }
   Announce(team, 1);
-  EXPECT_EQ(team[1]->Told(Kind::kDecision).back().round, 1);
+  EXPECT_EQ(team[1]->EventsOf(Kind::kDecision).back().round, 1);
 }
 
 // Its rank has received what was never decided: nothing that the next
@@ -970,7 +972,7 @@ TEST_F(ScheduleRegistryTest, ALaterEpochForgetsNoWishForACheckpoint) {
   ASSERT_OK_AND_ASSIGN(const int64_t after,
                        schedule_->RequestCheckpoint("job", "an operator"));
   EXPECT_GE(after, before);
-  for (const Worker* worker : team) SayPosition(*worker, Received(4));
+  for (const Worker* worker : team) ReportPosition(*worker, Received(4));
   Announce(team, 5);
   EXPECT_EQ(team[0]->events.back().decision.checkpoint, "an operator");
 }
@@ -1001,7 +1003,7 @@ TEST_F(ScheduleRegistryTest, ARegroupThatWasDecidedOtherwiseIsTakenBack) {
 }
 
 // It was cut off, and they have trained on with the fallback coordinator.
-TEST_F(ScheduleRegistryTest, NobodyIsMissedWhileOneIsDetached) {
+TEST_F(ScheduleRegistryTest, NoRankIsMissedWhileOneIsDetached) {
   const Team team = Run(2, {{"progress_timeout", "2s"}});
   Announce(team, 0);
   Announce({team[0]}, 1);
@@ -1024,7 +1026,7 @@ TEST_F(ScheduleRegistryTest, NobodyIsMissedWhileOneIsDetached) {
   EXPECT_EQ(Description().state, JobState::kEnded);
 }
 
-TEST_F(ScheduleRegistryTest, ACoordinatorThatStoodStillMissesNobodyYet) {
+TEST_F(ScheduleRegistryTest, APausedCoordinatorMissesNoRankYet) {
   const Team team = Run(2, {{"progress_timeout", "2s"}});
   Announce(team, 0);
   Announce({team[0]}, 1);
@@ -1042,27 +1044,27 @@ TEST_F(ScheduleRegistryTest, ThatTheFallbackHasLeftIsSentAtEachAttach) {
   EXPECT_OK(membership_->Leave(team[0]->fence(), "done", false));
   Reattach(team[1]);
   EXPECT_OK(membership_->NoteFallbackAddress(team[1]->attachment, ""));
-  ASSERT_THAT(team[1]->Told(Kind::kFallback), SizeIs(1));
-  EXPECT_EQ(team[1]->Told(Kind::kFallback)[0].address, "");
+  ASSERT_THAT(team[1]->EventsOf(Kind::kFallback), SizeIs(1));
+  EXPECT_EQ(team[1]->EventsOf(Kind::kFallback)[0].address, "");
 }
 
 TEST_F(ScheduleRegistryTest, TheFallbackAddressIsSentToTheOthers) {
   const Team team = Run(3);
   EXPECT_OK(membership_->NoteFallbackAddress(team[1]->attachment, ""));
-  EXPECT_THAT(team[1]->Told(Kind::kFallback), IsEmpty());
+  EXPECT_THAT(team[1]->EventsOf(Kind::kFallback), IsEmpty());
   EXPECT_OK(
       membership_->NoteFallbackAddress(team[0]->attachment, "10.0.0.1:4711"));
-  EXPECT_THAT(team[0]->Told(Kind::kFallback), IsEmpty());
-  ASSERT_THAT(team[1]->Told(Kind::kFallback), SizeIs(1));
-  EXPECT_EQ(team[1]->Told(Kind::kFallback)[0].address, "10.0.0.1:4711");
+  EXPECT_THAT(team[0]->EventsOf(Kind::kFallback), IsEmpty());
+  ASSERT_THAT(team[1]->EventsOf(Kind::kFallback), SizeIs(1));
+  EXPECT_EQ(team[1]->EventsOf(Kind::kFallback)[0].address, "10.0.0.1:4711");
   // Of others it does not count.
   EXPECT_OK(
       membership_->NoteFallbackAddress(team[1]->attachment, "10.0.0.2:1"));
   Reattach(team[2]);
   EXPECT_OK(membership_->NoteFallbackAddress(team[2]->attachment, ""));
-  ASSERT_THAT(team[2]->Told(Kind::kFallback), SizeIs(1));
-  EXPECT_EQ(team[2]->Told(Kind::kFallback)[0].address, "10.0.0.1:4711");
-  EXPECT_EQ(team[2]->Told(Kind::kFallback)[0].rank, 0);
+  ASSERT_THAT(team[2]->EventsOf(Kind::kFallback), SizeIs(1));
+  EXPECT_EQ(team[2]->EventsOf(Kind::kFallback)[0].address, "10.0.0.1:4711");
+  EXPECT_EQ(team[2]->EventsOf(Kind::kFallback)[0].rank, 0);
 }
 
 TEST_F(ScheduleRegistryTest, AFallbackAddressIsAHostAndAPort) {
@@ -1076,13 +1078,13 @@ TEST_F(ScheduleRegistryTest, AFallbackAddressIsAHostAndAPort) {
   }
 }
 
-TEST_F(ScheduleRegistryTest, WhyTellsOfTheRestart) {
+TEST_F(ScheduleRegistryTest, WhyReportsTheRestart) {
   const Team team = Run(2);
   Announce(team, 0);
   const int64_t term = membership_->term().value();
   Restart();
   Reattach(team[0]);
-  SayPosition(*team[0], Received(0));
+  ReportPosition(*team[0], Received(0));
   ASSERT_OK_AND_ASSIGN(const WhyReport why, schedule_->Why("job"));
   EXPECT_THAT(
       why.schedule.findings,
@@ -1092,12 +1094,12 @@ TEST_F(ScheduleRegistryTest, WhyTellsOfTheRestart) {
 }
 
 // A rank that hangs is not looked for among those that are still away.
-TEST_F(ScheduleRegistryTest, NobodyIsMissedBeforeItCanBeBack) {
+TEST_F(ScheduleRegistryTest, NoRankIsMissedBeforeItCanBeBack) {
   const Team team = Run(2, {{"progress_timeout", "2s"}});
   Announce(team, 0);
   Restart();
   Reattach(team[0]);
-  SayPosition(*team[0], Received(0));
+  ReportPosition(*team[0], Received(0));
   Announce({team[0]}, 1);
   for (int i = 0; i < 4; ++i) {
     clock_.Advance(absl::Seconds(1));
@@ -1131,7 +1133,7 @@ TEST_F(ScheduleRegistryTest, APlanUnderWayAtARestartLandsAlike) {
   ASSERT_TRUE(next.has_value());
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  for (const Worker* worker : team) SayPosition(*worker, Received(0));
+  for (const Worker* worker : team) ReportPosition(*worker, Received(0));
   Announce(team, 1, 1);
   for (const Worker* worker : team) {
     ASSERT_THAT(worker->events, SizeIs(1));
@@ -1148,7 +1150,7 @@ TEST_F(ScheduleRegistryTest, APlanUnderWayAtARestartLandsAlike) {
   EXPECT_THAT(team[0]->events, SizeIs(2));
 }
 
-TEST_F(ScheduleRegistryTest, WhatCannotBeKeptIsToldAllTheSame) {
+TEST_F(ScheduleRegistryTest, WhatCannotBeStoredIsSentAllTheSame) {
   const Team team = Run(2);
   memory_.FailWrites(absl::UnavailableError("disk full"));
   Announce(team, 0);
@@ -1156,7 +1158,7 @@ TEST_F(ScheduleRegistryTest, WhatCannotBeKeptIsToldAllTheSame) {
   EXPECT_THAT(team[0]->events, SizeIs(1));
   Restart();
   for (Worker* worker : team) Reattach(worker);
-  SayPosition(*team[0], Received(0));
+  ReportPosition(*team[0], Received(0));
   Announce({team[1]}, 0);
   EXPECT_THAT(team[1]->events, SizeIs(1));
 }
@@ -1209,7 +1211,7 @@ TEST_F(ScheduleRegistryTest, ARegroupIsTheLastDecision) {
   for (Worker* worker : team) Reattach(worker);
   schedule::Decision last = Received(1);
   last.regroup = "2 spares wait";
-  SayPosition(*team[0], last);
+  ReportPosition(*team[0], last);
   Announce({team[1]}, 1);
   ASSERT_THAT(team[1]->events, SizeIs(1));
   EXPECT_EQ(team[1]->events[0].decision.regroup, "2 spares wait");
@@ -1260,7 +1262,7 @@ TEST_F(ScheduleRegistryTest, ACheckpointIsAskedForOnceAndKept) {
   for (Worker* worker : team) Reattach(worker);
   schedule::Decision last = Received(1);
   last.checkpoint = "an operator";
-  SayPosition(*team[0], last);
+  ReportPosition(*team[0], last);
   Announce({team[1]}, 1);
   ASSERT_THAT(team[1]->events, SizeIs(1));
   EXPECT_EQ(team[1]->events[0].decision.checkpoint, "an operator");

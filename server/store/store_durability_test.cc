@@ -176,7 +176,7 @@ TEST(StoreDurabilityTest, ACrashWhileManyAddLosesAndRepeatsNothing) {
   }
 }
 
-TEST(StoreDurabilityTest, NobodyHearsOfAChangeBeforeItsCommit) {
+TEST(StoreDurabilityTest, AChangeIsAnsweredAfterItsCommit) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
   KeyValueStore& store = coordinator.store;
@@ -399,7 +399,7 @@ TEST(StoreDurabilityTest, ARequestRepeatedWhileItIsCommittedCountsOnce) {
 }
 
 // Who waits for a key sees it, however soon it is deleted.
-TEST(StoreDurabilityTest, AKeyThatIsSetAndDeletedAtOnceWakesWhoWaits) {
+TEST(StoreDurabilityTest, AKeyThatIsSetAndDeletedAtOnceWakesWaiters) {
   ScriptedStateStore state;
   Coordinator<GroupCommit> coordinator(&state);
   KeyValueStore& store = coordinator.store;

@@ -79,7 +79,7 @@ TEST_F(StoreTest, GetWakesWhenTheKeyIsSet) {
   EXPECT_EQ(answer->value_or("missing"), "value");
 }
 
-TEST_F(StoreTest, NobodyWaitsForLongerThanTheLimit) {
+TEST_F(StoreTest, ACallWaitsForTheLimitAtMost) {
   std::optional<absl::Status> answer;
   store_.Wait(NewFence(), {"a"}, absl::InfiniteDuration(),
               [&](absl::Status status) { answer = status; });

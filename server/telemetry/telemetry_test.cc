@@ -101,7 +101,7 @@ TEST_F(TelemetryTest, KeepsTheNewestStepsOfEachRank) {
   EXPECT_THAT(matrix.compute, ElementsAre(0.4F, 0.5F, -1, 2));
 }
 
-TEST_F(TelemetryTest, ARankIsNotHeardTwiceNorFromAnEarlierGeneration) {
+TEST_F(TelemetryTest, ARankIsNotCountedTwiceNorInAnEarlierGeneration) {
   Begin(1, 1);
   Note(0, {TimingOf(3, 1), TimingOf(4, 1)});
   Note(0, {TimingOf(4, 9), TimingOf(5, 1)});
@@ -144,7 +144,7 @@ TEST_F(TelemetryTest, OfALongHeartbeatTheNewestCount) {
   EXPECT_EQ(telemetry().Timings("job", {0}, 0)[0].front().step, 36);
 }
 
-TEST_F(TelemetryTest, ManyRanksShareTheRoomOfAJob) {
+TEST_F(TelemetryTest, ManyRanksShareTheLimitOfAJob) {
   limits_.records_per_job = 8;
   Begin(1, 4);
   for (int rank = 0; rank < 4; ++rank) {
@@ -154,7 +154,7 @@ TEST_F(TelemetryTest, ManyRanksShareTheRoomOfAJob) {
   EXPECT_EQ(telemetry().Timings("job", {3}, 0)[0].size(), 2u);
 }
 
-TEST_F(TelemetryTest, AllJobsShareTheRoom) {
+TEST_F(TelemetryTest, AllJobsShareTheLimit) {
   limits_.records = 3;
   Begin(1, 2);
   Note(0, {TimingOf(0, 1), TimingOf(1, 1), TimingOf(2, 1), TimingOf(3, 1)});
@@ -235,7 +235,7 @@ TEST_F(TelemetryTest, ThereAreNoMoreJobsThanTheLimit) {
   EXPECT_FALSE(telemetry().Totals("another").has_value());
 }
 
-TEST_F(TelemetryTest, SaysWhyGenerationsEnded) {
+TEST_F(TelemetryTest, ReportsWhyGenerationsEnded) {
   v1::ErrorDetail lost, schedule;
   lost.mutable_member_lost()->set_reason("gone");
   schedule.mutable_schedule_mismatch()->set_round(1);
@@ -281,7 +281,7 @@ TEST(StragglersTest, MillisecondsMakeNone) {
   EXPECT_THAT(steps[0].stragglers, IsEmpty());
 }
 
-TEST(StragglersTest, StepsThatNobodyReportedAreLeftOut) {
+TEST(StragglersTest, StepsThatNoRankReportedAreLeftOut) {
   const auto steps = SummariseSteps(MatrixOf(2, 3, {1, -1, -1, 1, -1, 1}));
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[1].step, 12);
