@@ -10,38 +10,39 @@ namespace coxswain::server {
 // Owned by the site. Thread-safe.
 class ShownView {
  public:
-  // What visits see that begin from now on. It lives until Hide() has returned.
+  // Shows `view` to the readers made from now on. It must live until Hide() has
+  // returned.
   void Show(const CoordinatorView& view) {
     MutexLock lock(&mutex_);
     view_ = &view;
   }
-  // Visits that begin from now on see nothing. Returns once those have ended
-  // that see what was shown; the others are not waited for, so that requests
-  // without a break cannot hold it up.
+  // Readers made from now on see nothing. Returns once all readers of the view
+  // have ended; it waits for no others, so that requests without a break cannot
+  // delay it.
   void Hide() {
     MutexLock lock(&mutex_);
     view_ = nullptr;
-    // A visit waits for nothing, so this does not either, for long.
+    // A reader waits for nothing, so this takes no longer than one request.
     changed_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return seeing_ == 0;
     });
   }
 
-  // One request. What it sees stays until its end.
-  class Visit {
+  // One request: the view that it sees stays valid until its end.
+  class Reader {
    public:
-    explicit Visit(const ShownView* shown) : shown_(shown) {
+    explicit Reader(const ShownView* shown) : shown_(shown) {
       MutexLock lock(&shown_->mutex_);
       view_ = shown_->view_;
       if (view_ != nullptr) ++shown_->seeing_;
     }
-    ~Visit() {
+    ~Reader() {
       if (view_ == nullptr) return;
       MutexLock lock(&shown_->mutex_);
       if (--shown_->seeing_ == 0) shown_->changed_.NotifyAll();
     }
-    Visit(const Visit&) = delete;
-    Visit& operator=(const Visit&) = delete;
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
 
     // Null: nothing is shown.
     const CoordinatorView* view() const { return view_; }
@@ -55,7 +56,7 @@ class ShownView {
   mutable Mutex mutex_;
   mutable CondVar changed_;
   const CoordinatorView* view_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  mutable int seeing_ ABSL_GUARDED_BY(mutex_) = 0;  // visits that see a view
+  mutable int seeing_ ABSL_GUARDED_BY(mutex_) = 0;  // readers of a view
 };
 
 }  // namespace coxswain::server

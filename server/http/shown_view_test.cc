@@ -8,33 +8,33 @@
 namespace coxswain::server {
 namespace {
 
-using Visit = ShownView::Visit;
+using Reader = ShownView::Reader;
 
-TEST(ShownViewTest, VisitsSeeWhatIsShownWhenTheyBegin) {
+TEST(ShownViewTest, ReadersSeeWhatIsShownWhenTheyBegin) {
   const Components view{};
   ShownView shown;
-  const Visit before(&shown);
+  const Reader before(&shown);
   shown.Show(view);
   EXPECT_EQ(before.view(), nullptr);
-  EXPECT_NE(Visit(&shown).view(), nullptr);
+  EXPECT_NE(Reader(&shown).view(), nullptr);
   shown.Hide();
-  EXPECT_EQ(Visit(&shown).view(), nullptr);
+  EXPECT_EQ(Reader(&shown).view(), nullptr);
 }
 
 TEST(ShownViewTest, HidingWaitsForThoseThatSeeItAndForNoOthers) {
   const Components view{};
   ShownView shown;
-  const Visit before(&shown);
+  const Reader before(&shown);
   shown.Show(view);
-  auto during = std::make_unique<Visit>(&shown);
+  auto during = std::make_unique<Reader>(&shown);
   ASSERT_NE(during->view(), nullptr);
   std::thread hider([&] { shown.Hide(); });
-  while (Visit(&shown).view() != nullptr) std::this_thread::yield();
-  const Visit after(&shown);
-  // It is hidden, and still there for who has begun to look.
+  while (Reader(&shown).view() != nullptr) std::this_thread::yield();
+  const Reader after(&shown);
+  // It is hidden, and stays valid for the reader that began before.
   EXPECT_NE(during->view(), nullptr);
   during.reset();
-  // `before` and `after` go on, as visits without a break would.
+  // `before` and `after` go on, as requests without a break would.
   hider.join();
   EXPECT_EQ(after.view(), nullptr);
 }

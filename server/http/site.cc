@@ -142,8 +142,8 @@ HttpAnswer Site::Api(const HttpRequest& request,
 }
 
 HttpAnswer Site::Answer(const HttpRequest& request) const {
-  const ShownView::Visit visit(&shown_);
-  const CoordinatorView* const view = visit.view();
+  const ShownView::Reader reader(&shown_);
+  const CoordinatorView* const view = reader.view();
   if (request.path == "/healthz") return Health(view);
   if (request.path == "/readyz") return Ready(view);
   if (request.path == "/metrics") {
