@@ -221,9 +221,9 @@ void JobMembership::LookAtLiveness(absl::Time now, JobEffects* effects) {
     if (!verdict.lost && late && IsLive(record.liveness.state)) {
       verdict.lost = true;
       verdict.reason =
-          absl::StrCat("it did not make way for the next generation within ",
+          absl::StrCat("it did not leave for the next generation within ",
                        absl::FormatDuration(options().rejoin_grace),
-                       ", as others did: is it stuck?");
+                       ", as others did: check whether it is stuck");
     }
     if (!verdict.lost) continue;
     LoseMember(verdict.reason, &record, now, effects);

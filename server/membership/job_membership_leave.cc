@@ -34,7 +34,7 @@ void JobMembership::TakeNow(job_input::Leave leave, absl::Time now,
       record->liveness.state == MemberState::kLost) {
     return answer(absl::NotFoundError(absl::StrCat(
         "no such member of job '", job_.name, "' in generation ",
-        leave.generation.value(), "; it may have been given up already")));
+        leave.generation.value(), "; it may have been evicted already")));
   }
   const bool left = record->liveness.state == MemberState::kLeft;
   // One that wanted to come back may still leave for good.

@@ -38,7 +38,7 @@ TEST_F(EndTest, AMemberThatDoesNotRegroupIsLost) {
   Beat({team[2]});
   Pass(absl::Seconds(1));
   EXPECT_THAT(team[2]->events.at(team[2]->events.size() - 2).reason,
-              HasSubstr("did not make way for the next generation within 30s"));
+              HasSubstr("did not leave for the next generation within 30s"));
   Pass(options_.last_call);
   ASSERT_THAT(team[0]->answers, SizeIs(2));
   ASSERT_OK(team[0]->answers[1]);

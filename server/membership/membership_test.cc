@@ -683,8 +683,9 @@ TEST_F(MembershipTest, APlanBetweenTwoGenerationsOutlivesManyForgottenJobs) {
 TEST_F(MembershipTest, LeavingTwiceOrUnknownFails) {
   const auto team = Run(2);
   membership_->ReportExit(team[1]->exit(9));
-  EXPECT_THAT(membership_->Leave(team[1]->fence(), "late", false),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("given up")));
+  EXPECT_THAT(
+      membership_->Leave(team[1]->fence(), "late", false),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("evicted already")));
   EXPECT_OK(membership_->Leave(team[0]->fence(), "aborted", false));
 }
 

@@ -137,7 +137,7 @@ class DeferredCall
       }
     }
     on_cancel();
-    Answer(absl::CancelledError("the client gave up"));
+    Answer(absl::CancelledError("the client cancelled the call"));
   }
 
   void OnCancel() override {
@@ -152,7 +152,7 @@ class DeferredCall
     }
     if (on_cancel == nullptr) return;  // Answered, or OnceCancelled to come.
     on_cancel();
-    Answer(absl::CancelledError("the client gave up"));
+    Answer(absl::CancelledError("the client cancelled the call"));
   }
 
   void OnDone() override {

@@ -89,7 +89,7 @@ class UploadCall : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   // The client has sent everything, or is gone.
   absl::Status End() {
     if (context_->IsCancelled()) {
-      return absl::CancelledError("the client gave up");
+      return absl::CancelledError("the client cancelled the call");
     }
     if (upload_ == nullptr) {
       return absl::InvalidArgumentError("an upload begins with its header");

@@ -87,7 +87,7 @@ class PushCall : public grpc::ServerReadReactor<v1::PushRequest> {
 
   absl::Status End() {
     if (context_->IsCancelled()) {
-      return absl::CancelledError("the client gave up");
+      return absl::CancelledError("the client cancelled the call");
     }
     if (push_ == nullptr) {
       return absl::InvalidArgumentError("a push begins with its header");
@@ -157,7 +157,8 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
       call = call_;
     }
     parameters_->Cancel(fence_, call);
-    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave up"));
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED,
+                        "the client cancelled the call"));
   }
 
   void OnDone() override {
@@ -181,7 +182,8 @@ class PullCall : public grpc::ServerWriteReactor<v1::PullResponse>,
       answered_ = true;
     }
     parameters_->Cancel(fence_, call);
-    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave up"));
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED,
+                        "the client cancelled the call"));
   }
 
   void Answer(const RpcOptions& options, grpc::CallbackServerContext* context,
