@@ -89,7 +89,7 @@ JobDescription JobMembership::Describe(absl::Time now) const {
   }
   if (job_.state == JobState::kForming) {
     description.members = std::move(waiting);
-    // Who looks wants to know both why it stopped and why it does not go on.
+    // Both reasons: why the job stopped, and why it does not go on.
     if (!job_.last_event.empty()) {
       absl::StrAppend(
           &description.last_event, "; ",

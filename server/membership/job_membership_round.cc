@@ -1,4 +1,4 @@
-// The part of JobMembership that makes a generation of those who wait.
+// The part of JobMembership that makes a generation of the waiting workers.
 
 #include <algorithm>
 #include <utility>
@@ -113,8 +113,8 @@ void JobMembership::BeginRun(RunRecord run, absl::Time now,
   begin.world_size = static_cast<int>(job_.run.members.size());
   begin.plan = job_.run.plan;
   effects->push_back(job_effect::NotifyBegan{std::move(begin)});
-  // Another thread may be at the notices: no member learns of it before it has
-  // made that one.
+  // Another thread may carry out the notices: the answers to the members are
+  // sent after this one.
   job_effect::Announce announce;
   announce.generation = job_.run.generation;
   announce.answers.reserve(job_.run.members.size());
@@ -124,7 +124,7 @@ void JobMembership::BeginRun(RunRecord run, absl::Time now,
   }
   announcing_.try_emplace(announce.generation);
   effects->push_back(std::move(announce));
-  // Those who were too many wait on.
+  // Workers beyond the world size wait on.
   job_.waiting.ExpectNobody();
   job_.waiting.Begin(now, absl::InfinitePast());
 }

@@ -55,7 +55,7 @@ TEST(ManifestAgreementTest, EqualOnesAgreeUntilAnotherComes) {
   manifests.Remove({"a", 2});
   EXPECT_TRUE(manifests.agreed());
   EXPECT_EQ(manifests.manifest().hook, "bf16");
-  // Who brings another takes his own place.
+  // A worker's later manifest replaces its own.
   manifests.Put({"a", 0}, WithHook("fp16"));
   EXPECT_FALSE(manifests.agreed());
   manifests.Put({"a", 1}, WithHook("fp16"));

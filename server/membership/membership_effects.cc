@@ -223,7 +223,7 @@ void Membership::FinishDeparture(const std::string& job,
   if (!status.ok()) {
     LogError("departure_not_saved",
              {{"job", job}, {"error", status.message()}});
-    // One that failed is gone all the same.
+    // A member that failed counts as lost all the same.
     NoteUnsaved(job, status);
     return callback(NotWrittenError(status));
   }

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-// Does something when it learns of an event, before later observers do.
+// Runs a function at an event, before later observers are notified of it.
 class HookedObserver : public GenerationObserver {
  public:
   void OnGenerationBegan(const GenerationBegin& /*begin*/) override {

@@ -125,8 +125,8 @@ class DeferredCall
         };
   }
 
-  // Runs `on_cancel` once if the client gives up before the answer, at once
-  // if it has already; then the call is answered with CANCELLED.
+  // Runs `on_cancel` once if the client cancels the call before the answer, at
+  // once if it has already; then the call is answered with CANCELLED.
   void OnceCancelled(std::function<void()> on_cancel) {
     {
       MutexLock lock(&mutex_);
@@ -171,7 +171,7 @@ class DeferredCall
   std::function<void()> on_cancel_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Who sent a request whose fence was admitted.
+// The sender of a request whose fence was admitted.
 struct Admitted {
   Fence fence;
   Caller caller;

@@ -22,7 +22,7 @@ namespace coxswain::server {
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
     const SecurityOptions& options);
 
-// Finds out who calls. Thread-safe.
+// Identifies the caller. Thread-safe.
 class CallerIdentities {
  public:
   // INVALID_ARGUMENT if the tokens, or the keys for them, cannot be read. By

@@ -207,7 +207,7 @@ TEST_F(JournalServiceTest, NoMoreMayFollowThanTheLimit) {
   EXPECT_THAT(FromGrpcStatus(second->Finish()),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("1 follow the journal already")));
-  // Who goes makes room, once the coordinator has noticed.
+  // Once the coordinator has noticed that one left, another is accepted.
   first_context->TryCancel();
   first->Finish();
   absl::Status third;
