@@ -20,8 +20,8 @@ int main(int argc, char** argv) {
   const auto spec = coxswain::ReadHookArgument(hook);
   if (status.ok()) status = spec.status();
   if (status.ok()) {
-    status = coxswain::torch::Train(
-        {.hook = *spec}, model, optimizer, [&](auto& t) {
+    status =
+        coxswain::torch::Train({.hook = *spec}, model, optimizer, [&](auto& t) {
           torch::manual_seed(t.rank());  // each rank has data of its own
           absl::Status step;
           while (step.ok() && t.going() && t.step() < 100) {
