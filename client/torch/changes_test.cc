@@ -173,7 +173,7 @@ TEST(BuffersTest, OneThatChangesOnOneRankEndsTheStepOnAll) {
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("rank 1, step 1"),
                                HasSubstr("\"mean\", now of type Float and "
-                                         "shape [3], has changed"),
+                                         "shape [3], was changed"),
                                HasSubstr("call UpdateParameters"))));
   });
 }

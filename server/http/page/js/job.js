@@ -77,10 +77,10 @@ function memberColumns(now) {
     { name: 'Host', text: true, of: (member) => said(member.host) },
     { name: 'Node/slot', text: true, of: (member) => said(`${member.node}/${member.slot}`) },
     { name: 'Step', number: true, of: (member) => count(member.step) },
-    { name: 'Last heartbeat', number: true, of: (member) => ago(now, member.heard_at) },
-    { name: 'Progressed', number: true, of: (member) => ago(now, member.progressed_at) },
-    { name: 'Activity', long: true, of: (member) => said(member.activity || 'computes') },
-    { name: 'Left process', number: true, of: (member) => bytes(member.wire_bytes) },
+    { name: 'Silent', number: true, of: (member) => ago(now, member.heard_at) },
+    { name: 'Progress', number: true, of: (member) => ago(now, member.progressed_at) },
+    { name: 'Does', long: true, of: (member) => said(member.activity || 'computes') },
+    { name: 'Sent', number: true, of: (member) => bytes(member.wire_bytes) },
     { name: 'Address', text: true, of: (member) => said(member.address) },
   ];
 }
