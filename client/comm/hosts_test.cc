@@ -78,7 +78,7 @@ TEST(HostsTest, ARankThatDoesNotArriveIsNamed) {
   options.timeout = absl::Milliseconds(20);
   EXPECT_THAT(FindHosts(options, "here"),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("rank 1 did not come")));
+                       HasSubstr("rank 1 did not arrive")));
 }
 
 }  // namespace

@@ -198,7 +198,7 @@ TEST(NcclCommunicatorTest, ARankThatDoesNotArriveIsNamed) {
                                    absl::Milliseconds(50))),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        AllOf(HasSubstr("rank 0 of 3"),
-                             HasSubstr("rank 1 did not come"))));
+                             HasSubstr("rank 1 did not arrive"))));
   EXPECT_EQ(gpus.nccl().counts().inits, 0);
   EXPECT_EQ(gpus.runtime(0).leaked(), 0);
 }
