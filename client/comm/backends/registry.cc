@@ -13,6 +13,7 @@
 #include "client/comm/nccl/nccl_communicator.h"
 #include "client/comm/parameter_server/parameter_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
+#include "client/comm/tcp/tcp_communicator.h"
 #include "client/comm/two_level/two_level_communicator.h"
 
 namespace coxswain {
@@ -138,6 +139,7 @@ constexpr Backend kBackends[] = {
     {"nccl", ConnectNccl},
     {"parameter_server", ConnectParameterServer},
     {"shm", ConnectShm},
+    {"tcp", ConnectTcp},
 };
 
 }  // namespace

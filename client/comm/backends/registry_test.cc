@@ -24,7 +24,7 @@ TEST(RegistryTest, AnUnknownNameListsTheValidOnes) {
       StatusIs(absl::StatusCode::kInvalidArgument,
                AllOf(HasSubstr("'mpi'"),
                      HasSubstr("auto, gloo, loopback, nccl, parameter_server, "
-                               "shm"))));
+                               "shm, tcp"))));
 }
 
 TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
@@ -35,8 +35,11 @@ TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
 TEST(RegistryTest, ANamedBackEndIsNotReplaced) {
   CommunicatorOptions options;
   options.store = std::make_shared<MemoryStore>();
-  ASSERT_OK_AND_ASSIGN(auto comm, Connect("gloo", options));
-  EXPECT_EQ(comm->backend(), "gloo");
+  for (const char* const name : {"gloo", "tcp"}) {
+    options.id = name;
+    ASSERT_OK_AND_ASSIGN(auto comm, Connect(name, options));
+    EXPECT_EQ(comm->backend(), name);
+  }
 }
 
 TEST(RegistryTest, AutoTakesGlooForMore) {

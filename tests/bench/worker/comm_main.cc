@@ -4,6 +4,8 @@
 //   allreduce BYTES COUNT   sums up float32 in the back end's own memory,
 //                           COUNT times; the median's time
 //   copy BYTES COUNT        what copying takes, on all ranks at once
+//   exchange BYTES COUNT    what two sockets take to send as much each way as
+//                           an all-reduce of BYTES does, of two ranks
 //
 // and answers each with a line of JSON, of seconds; or ends with an error on
 // stderr.
@@ -27,6 +29,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/backends/registry.h"
+#include "tests/bench/worker/raw_pair.h"
 #include "tests/support/file_store.h"
 
 namespace coxswain::bench {
@@ -85,7 +88,19 @@ absl::StatusOr<double> Copy(Communicator& communicator, int64_t bytes,
   });
 }
 
-absl::StatusOr<double> Obey(Communicator& communicator,
+// In an all-reduce of two ranks each of them sends and receives two halves, the
+// second of which depends on the first, so as many bytes as it has.
+absl::StatusOr<double> Exchange(const CommunicatorOptions& options,
+                                int64_t bytes, int64_t count) {
+  static absl::StatusOr<RawPair>* const pair =
+      new absl::StatusOr<RawPair>(RawPair::Connect(options));
+  COXSWAIN_RETURN_IF_ERROR(pair->status());
+  COXSWAIN_RETURN_IF_ERROR((*pair)->Exchange(bytes));
+  return Median(count, [&] { return (*pair)->Exchange(bytes); });
+}
+
+absl::StatusOr<double> Obey(const CommunicatorOptions& options,
+                            Communicator& communicator,
                             const std::string& line) {
   std::istringstream words(line);
   std::string command;
@@ -95,6 +110,7 @@ absl::StatusOr<double> Obey(Communicator& communicator,
   if (words && bytes >= 4 && count >= 1) {
     if (command == "allreduce") return AllReduce(communicator, bytes, count);
     if (command == "copy") return Copy(communicator, bytes, count);
+    if (command == "exchange") return Exchange(options, bytes, count);
   }
   return absl::InvalidArgumentError(absl::StrCat("no such command: ", line));
 }
@@ -110,7 +126,8 @@ absl::Status Serve(const Options& options) {
                             Connect(options.backend, where));
   std::string line;
   while (std::getline(std::cin, line)) {
-    COXSWAIN_ASSIGN_OR_RETURN(const double seconds, Obey(*communicator, line));
+    COXSWAIN_ASSIGN_OR_RETURN(const double seconds,
+                              Obey(where, *communicator, line));
     std::cout << absl::StrFormat("{\"median\": %.9f}", seconds) << std::endl;
   }
   return absl::OkStatus();

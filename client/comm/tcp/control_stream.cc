@@ -1,0 +1,151 @@
+#include "client/comm/tcp/control_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/status_macros.h"
+#include "client/comm/tcp/tcp_socket.h"
+#include "client/comm/tcp/wire.h"
+
+namespace coxswain {
+namespace {
+
+constexpr auto kFixedBytes = static_cast<int64_t>(ControlFrame::kFixed);
+using FixedPart = std::array<char, ControlFrame::kFixed>;
+
+FixedPart EncodeFrame(const ControlFrame& frame) {
+  FixedPart fixed = {};
+  char* at = fixed.data();
+  at = PutLittleEndian(static_cast<uint32_t>(frame.kind), at);
+  at = PutLittleEndian(frame.tag, at);
+  at = PutLittleEndian(frame.id, at);
+  at = PutLittleEndian(frame.bytes, at);
+  const CollectiveHeaderBytes header = Encode(frame.header);
+  std::memcpy(at, header.data(), header.size());
+  return fixed;
+}
+
+std::optional<ControlFrame> DecodeFrame(const FixedPart& fixed) {
+  ControlFrame frame;
+  uint32_t kind = 0;
+  const char* at = GetLittleEndian(fixed.data(), &kind);
+  at = GetLittleEndian(at, &frame.tag);
+  at = GetLittleEndian(at, &frame.id);
+  at = GetLittleEndian(at, &frame.bytes);
+  CollectiveHeaderBytes header;
+  std::memcpy(header.data(), at, header.size());
+  const auto decoded = DecodeCollectiveHeader(header);
+  if (kind < static_cast<uint32_t>(ControlFrame::Kind::kAnnounce) ||
+      kind > static_cast<uint32_t>(ControlFrame::Kind::kEnd) ||
+      frame.bytes < 0 || !decoded.has_value()) {
+    return std::nullopt;
+  }
+  frame.kind = static_cast<ControlFrame::Kind>(kind);
+  frame.header = *decoded;
+  return frame;
+}
+
+// Where bytes go that nobody waits for.
+constexpr int64_t kSinkBytes = 16 << 10;
+char* Sink() {
+  static thread_local char sink[kSinkBytes];
+  return sink;
+}
+
+}  // namespace
+
+void ControlStream::Queue(const ControlFrame& frame, const char* bytes) {
+  if (ended_) return;
+  Output output;
+  output.fixed = EncodeFrame(frame);
+  output.bytes = bytes;
+  output.size = kFixedBytes + frame.bytes;
+  output.id = frame.id;
+  output_.push_back(output);
+}
+
+absl::StatusOr<int64_t> ControlStream::Flush() {
+  int64_t total = 0;
+  while (!output_.empty()) {
+    Output& output = output_.front();
+    const int64_t of_fixed = std::min(output.sent, kFixedBytes);
+    const int64_t of_bytes = output.sent - of_fixed;
+    const iovec parts[] = {
+        {output.fixed.data() + of_fixed,
+         static_cast<size_t>(kFixedBytes - of_fixed)},
+        {const_cast<char*>(output.bytes) + of_bytes,
+         static_cast<size_t>(output.size - kFixedBytes - of_bytes)}};
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const int64_t sent,
+        SendSome(socket_, parts, output.size > kFixedBytes ? 2 : 1));
+    output.sent += sent;
+    total += sent;
+    if (output.sent < output.size) break;
+    output_.pop_front();
+  }
+  return total;
+}
+
+void ControlStream::Drop(uint64_t id) {
+  for (auto output = output_.begin(); output != output_.end();) {
+    if (output->id != id || output->bytes == nullptr) {
+      ++output;
+      continue;
+    }
+    // The peer would take what follows for the rest of it.
+    if (output->sent > 0) return End();
+    output = output_.erase(output);
+  }
+}
+
+void ControlStream::Discard(const char* memory, int64_t bytes) {
+  if (place_ >= memory && place_ < memory + bytes) place_ = nullptr;
+}
+
+absl::Status ControlStream::Read(const Handlers& handlers, int64_t limit) {
+  while (limit > 0) {
+    char* to = nullptr;
+    int64_t wanted = 0;
+    if (read_ < kFixedBytes) {
+      to = fixed_.data() + read_;
+      wanted = kFixedBytes - read_;
+    } else {
+      wanted = kFixedBytes + frame_.bytes - read_;
+      to = place_ == nullptr ? Sink() : place_ + (read_ - kFixedBytes);
+      if (place_ == nullptr) wanted = std::min(wanted, kSinkBytes);
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const int64_t received,
+                              ReceiveSome(socket_, to, wanted));
+    if (received == 0) return absl::OkStatus();
+    limit -= received;
+    const bool had_fixed = read_ >= kFixedBytes;
+    read_ += received;
+    if (read_ < kFixedBytes) continue;
+    if (!had_fixed) {
+      const auto frame = DecodeFrame(fixed_);
+      if (!frame.has_value()) {
+        return absl::InvalidArgumentError("it sent what makes no sense");
+      }
+      frame_ = *frame;
+      place_ = nullptr;
+      if (frame_.bytes > 0) {
+        COXSWAIN_ASSIGN_OR_RETURN(place_, handlers.place(frame_));
+      }
+    }
+    if (read_ < kFixedBytes + frame_.bytes) continue;
+    read_ = 0;
+    place_ = nullptr;
+    COXSWAIN_RETURN_IF_ERROR(handlers.take(frame_));
+  }
+  return absl::OkStatus();
+}
+
+void ControlStream::End() {
+  if (ended_) return;
+  ended_ = true;
+  output_.clear();
+  EndSendingTcp(socket_);
+}
+
+}  // namespace coxswain

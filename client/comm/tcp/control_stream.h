@@ -1,0 +1,102 @@
+#ifndef COXSWAIN_CLIENT_COMM_TCP_CONTROL_STREAM_H_
+#define COXSWAIN_CLIENT_COMM_TCP_CONTROL_STREAM_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+#include "client/comm/collective_header.h"
+#include "client/device/tensor.h"
+
+namespace coxswain {
+
+// What travels on a control connection: a fixed part, and bytes behind it.
+struct ControlFrame {
+  // The values travel.
+  enum class Kind : uint32_t {
+    kAnnounce = 1,  // a message `id` with this `tag`; short ones are behind it
+    kClear = 2,     // the message `id` may come
+    kData = 3,      // the message `id`
+    kTaken = 4,     // the message `id` has been received
+    kRefused = 5,   // it is another one than `header`, which was to be received
+    kEnd = 6,       // the sender gives up; the reason is behind it
+  };
+  Kind kind = Kind::kEnd;
+  uint32_t tag = 0;
+  uint64_t id = 0;
+  int64_t bytes = 0;  // behind it
+  CollectiveHeader header;
+
+  static constexpr size_t kFixed = 56;
+  static constexpr int64_t kMaxInline = 16 << 10;  // of an announced message
+  static constexpr int64_t kMaxText = 1024;        // of a reason
+};
+
+// Returns whether a message of these bytes comes after its announcement.
+inline bool IsLongMessage(const Span& span) {
+  return span.bytes() > ControlFrame::kMaxInline;
+}
+
+// One end of a control connection. Not thread-safe; never waits.
+class ControlStream {
+ public:
+  struct Handlers {
+    // Returns where a frame's bytes go; an error if the frame makes no sense.
+    // Called before any of them is read, and if there are any.
+    std::function<absl::StatusOr<char*>(const ControlFrame&)> place;
+    // Takes a frame that is complete.
+    std::function<absl::Status(const ControlFrame&)> take;
+  };
+
+  explicit ControlStream(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+
+  // Appends a frame; `bytes` stay until it has been written, or dropped.
+  void Queue(const ControlFrame& frame, const char* bytes);
+  // Writes what the system takes; returns how many bytes.
+  absl::StatusOr<int64_t> Flush();
+  bool has_output() const { return !output_.empty(); }
+  // The bytes of a message that is given up are read no more; nor are any that
+  // are queued behind it if it has been begun.
+  void Drop(uint64_t id);
+  // What still comes for this memory is thrown away.
+  void Discard(const char* memory, int64_t bytes);
+
+  // Reads what there is, up to `limit` bytes. UNAVAILABLE at the connection's
+  // end; an error of the handlers, or INVALID_ARGUMENT, for what makes no
+  // sense.
+  absl::Status Read(const Handlers& handlers, int64_t limit);
+
+  // Nothing more is written, nor what has not been yet.
+  void End();
+
+ private:
+  struct Output {
+    std::array<char, ControlFrame::kFixed> fixed = {};
+    const char* bytes = nullptr;
+    int64_t size = 0;  // of all
+    int64_t sent = 0;
+    uint64_t id = 0;
+  };
+
+  UniqueFd socket_;
+  std::deque<Output> output_;
+  bool ended_ = false;
+  // What is being read.
+  std::array<char, ControlFrame::kFixed> fixed_ = {};
+  int64_t read_ = 0;
+  ControlFrame frame_;
+  char* place_ = nullptr;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_TCP_CONTROL_STREAM_H_

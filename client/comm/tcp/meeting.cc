@@ -1,0 +1,209 @@
+#include "client/comm/tcp/meeting.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/tcp/mesh.h"
+
+namespace coxswain {
+namespace {
+
+uint64_t CommunicatorHash(const CommunicatorOptions& options) {
+  return StableHash(options.id);
+}
+
+absl::Status PrefixPeer(int peer, const absl::Status& status) {
+  return WithPrefix(absl::StrCat("rank ", peer, ": "), status);
+}
+
+}  // namespace
+
+bool TcpPairs::Add(int peer, uint32_t index, uint32_t count, bool same_host,
+                   UniqueFd socket) {
+  Pair& pair = pairs_[static_cast<size_t>(peer)];
+  if (pair.sockets.empty()) pair.sockets.resize(count);
+  if (pair.sockets.size() != count || pair.sockets[index].valid()) return false;
+  pair.sockets[index] = std::move(socket);
+  pair.same_host = same_host;
+  ++pair.connected;
+  return true;
+}
+
+std::vector<int> TcpPairs::Missing() const {
+  std::vector<int> missing;
+  for (size_t peer = 0; peer < pairs_.size(); ++peer) {
+    if (static_cast<int>(peer) == rank_) continue;
+    const Pair& pair = pairs_[peer];
+    if (pair.sockets.empty() || pair.connected < pair.sockets.size()) {
+      missing.push_back(static_cast<int>(peer));
+    }
+  }
+  return missing;
+}
+
+std::vector<UniqueFd> TcpPairs::Release(int peer) {
+  return std::move(pairs_[static_cast<size_t>(peer)].sockets);
+}
+
+Acceptor::Acceptor(const CommunicatorOptions& options, const TcpPlace& own,
+                   TcpListener listener)
+    : options_(options),
+      own_(own),
+      listener_(std::move(listener)),
+      max_callers_(kMaxStrangers +
+                   static_cast<size_t>(options.size - 1 - options.rank) *
+                       (1 + kMaxStripes)) {}
+
+absl::Status Acceptor::Advance(absl::Time now, TcpPairs* pairs) {
+  const auto is_over = [&](Caller& caller) {
+    return Hear(&caller, pairs) != Heard::kWaits || caller.expires <= now;
+  };
+  callers_.erase(std::remove_if(callers_.begin(), callers_.end(), is_over),
+                 callers_.end());
+  while (callers_.size() < max_callers_) {
+    COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, AcceptTcp(listener_.socket));
+    if (!socket.valid()) break;
+    Caller caller;
+    caller.socket = std::move(socket);
+    caller.expires = now + kHelloTimeout;
+    // Most have said it already.
+    if (Hear(&caller, pairs) == Heard::kWaits) {
+      callers_.push_back(std::move(caller));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Acceptor::Heard Acceptor::Hear(Caller* caller, TcpPairs* pairs) const {
+  const auto received =
+      ReceiveSome(caller->socket, caller->bytes.data() + caller->read,
+                  static_cast<int64_t>(caller->bytes.size() - caller->read));
+  if (!received.ok()) return Heard::kDropped;
+  caller->read += static_cast<size_t>(*received);
+  if (caller->read < caller->bytes.size()) return Heard::kWaits;
+  const auto hello = DecodeHello(caller->bytes);
+  if (!hello.has_value() || !IsOurs(*hello)) return Heard::kDropped;
+  const TcpAnswerBytes answer = EncodeAnswer(own_.answer_token);
+  const iovec part = {const_cast<char*>(answer.data()), answer.size()};
+  const auto sent = SendSome(caller->socket, &part, 1);
+  // A new connection has room for a few bytes.
+  if (!sent.ok() || *sent < static_cast<int64_t>(answer.size())) {
+    return Heard::kDropped;
+  }
+  return pairs->Add(static_cast<int>(hello->from), hello->index, hello->count,
+                    hello->host == own_.host, std::move(caller->socket))
+             ? Heard::kTaken
+             : Heard::kDropped;
+}
+
+bool Acceptor::IsOurs(const TcpHello& hello) const {
+  return hello.communicator == CommunicatorHash(options_) &&
+         hello.call_token == own_.call_token &&
+         hello.size == static_cast<uint32_t>(options_.size) &&
+         hello.to == static_cast<uint32_t>(options_.rank) &&
+         hello.from > hello.to && hello.from < hello.size && hello.count >= 2 &&
+         hello.count <= 1 + kMaxStripes && hello.index < hello.count;
+}
+
+void Acceptor::AddEntries(std::vector<pollfd>* entries) const {
+  if (callers_.size() < max_callers_) {
+    entries->push_back({listener_.socket.get(), POLLIN, 0});
+  }
+  for (const Caller& caller : callers_) {
+    entries->push_back({caller.socket.get(), POLLIN, 0});
+  }
+}
+
+absl::Time Acceptor::NextExpiry() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Caller& caller : callers_) next = std::min(next, caller.expires);
+  return next;
+}
+
+absl::Status CallerSide::Begin(int peer, const TcpPlace& place,
+                               uint32_t count) {
+  for (uint32_t index = 0; index < count; ++index) {
+    auto socket = BeginConnectTcp(place.address);
+    if (!socket.ok()) return PrefixPeer(peer, socket.status());
+    TcpHello hello;
+    hello.communicator = CommunicatorHash(options_);
+    hello.call_token = place.call_token;
+    hello.host = own_.host;
+    hello.size = static_cast<uint32_t>(options_.size);
+    hello.from = static_cast<uint32_t>(options_.rank);
+    hello.to = static_cast<uint32_t>(peer);
+    hello.index = index;
+    hello.count = count;
+    Call call;
+    call.peer = peer;
+    call.index = index;
+    call.count = count;
+    call.socket = *std::move(socket);
+    call.hello = Encode(hello);
+    call.expected = EncodeAnswer(place.answer_token);
+    calls_.push_back(std::move(call));
+  }
+  places_[peer] = place;
+  return absl::OkStatus();
+}
+
+absl::Status CallerSide::Advance(TcpPairs* pairs) {
+  for (size_t i = 0; i < calls_.size();) {
+    Call& call = calls_[i];
+    const absl::StatusOr<bool> answered = AdvanceCall(&call);
+    if (!answered.ok()) {
+      const TcpAddress& address = places_[call.peer].address;
+      return WithPrefix(absl::StrCat("rank ", call.peer, " at ", address.host,
+                                     ":", address.port, ": "),
+                        answered.status());
+    }
+    if (!*answered) {
+      ++i;
+      continue;
+    }
+    pairs->Add(call.peer, call.index, call.count,
+               places_[call.peer].host == own_.host, std::move(call.socket));
+    calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CallerSide::AdvanceCall(Call* call) const {
+  if (call->sent < call->hello.size()) {
+    COXSWAIN_RETURN_IF_ERROR(ConnectResult(call->socket));
+    pollfd writable = {call->socket.get(), POLLOUT, 0};
+    if (poll(&writable, 1, 0) != 1) return false;
+    COXSWAIN_RETURN_IF_ERROR(ConnectResult(call->socket));
+    const iovec rest = {call->hello.data() + call->sent,
+                        call->hello.size() - call->sent};
+    COXSWAIN_ASSIGN_OR_RETURN(const int64_t sent,
+                              SendSome(call->socket, &rest, 1));
+    call->sent += static_cast<size_t>(sent);
+    if (call->sent < call->hello.size()) return false;
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const int64_t received,
+      ReceiveSome(call->socket, call->answer.data() + call->read,
+                  static_cast<int64_t>(call->answer.size() - call->read)));
+  call->read += static_cast<size_t>(received);
+  if (call->read < call->answer.size()) return false;
+  if (call->answer == call->expected) return true;
+  return absl::UnavailableError(
+      "another process listens there: what it answered is not what the rank "
+      "has published");
+}
+
+void CallerSide::AddEntries(std::vector<pollfd>* entries) const {
+  for (const Call& call : calls_) {
+    const bool answering = call.sent == call.hello.size();
+    entries->push_back({call.socket.get(),
+                        static_cast<short>(answering ? POLLIN : POLLOUT), 0});
+  }
+}
+
+}  // namespace coxswain

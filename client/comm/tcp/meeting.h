@@ -1,0 +1,117 @@
+#ifndef COXSWAIN_CLIENT_COMM_TCP_MEETING_H_
+#define COXSWAIN_CLIENT_COMM_TCP_MEETING_H_
+
+#include <poll.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/unique_fd.h"
+#include "client/comm/communicator.h"
+#include "client/comm/tcp/hello.h"
+#include "client/comm/tcp/tcp_socket.h"
+
+namespace coxswain {
+
+// The connections of a group as they come about, by rank and index. Each side
+// of a pair adds the same number; the caller says how many.
+class TcpPairs {
+ public:
+  explicit TcpPairs(const CommunicatorOptions& options)
+      : rank_(options.rank), pairs_(static_cast<size_t>(options.size)) {}
+
+  // False: there is such a connection already, or the pair has another number.
+  bool Add(int peer, uint32_t index, uint32_t count, bool same_host,
+           UniqueFd socket);
+  // Returns the ranks with which not all connections are there.
+  std::vector<int> Missing() const;
+  std::vector<UniqueFd> Release(int peer);
+  bool same_host(int peer) const {
+    return pairs_[static_cast<size_t>(peer)].same_host;
+  }
+
+ private:
+  struct Pair {
+    std::vector<UniqueFd> sockets;
+    size_t connected = 0;
+    bool same_host = false;
+  };
+
+  const int rank_;
+  std::vector<Pair> pairs_;
+};
+
+// The side that is called. Reads what callers say, without trusting them.
+class Acceptor {
+ public:
+  Acceptor(const CommunicatorOptions& options, const TcpPlace& own,
+           TcpListener listener);
+
+  // Accepts and reads what there is. RESOURCE_EXHAUSTED if no descriptors are
+  // left.
+  absl::Status Advance(absl::Time now, TcpPairs* pairs);
+  void AddEntries(std::vector<pollfd>* entries) const;
+  // Returns when the first of those who have said nothing yet is dropped.
+  absl::Time NextExpiry() const;
+
+ private:
+  struct Caller {
+    UniqueFd socket;
+    absl::Time expires;
+    TcpHelloBytes bytes = {};
+    size_t read = 0;
+  };
+  enum class Heard { kWaits, kDropped, kTaken };
+
+  Heard Hear(Caller* caller, TcpPairs* pairs) const;
+  bool IsOurs(const TcpHello& hello) const;
+
+  const CommunicatorOptions& options_;
+  const TcpPlace own_;
+  const TcpListener listener_;
+  const size_t max_callers_;
+  std::vector<Caller> callers_;
+};
+
+// The side that calls.
+class CallerSide {
+ public:
+  CallerSide(const CommunicatorOptions& options, const TcpPlace& own)
+      : options_(options), own_(own) {}
+
+  // Begins to connect with a peer: `count` connections.
+  absl::Status Begin(int peer, const TcpPlace& place, uint32_t count);
+  // UNAVAILABLE names the peer that cannot be reached, or that is another one.
+  absl::Status Advance(TcpPairs* pairs);
+  void AddEntries(std::vector<pollfd>* entries) const;
+
+ private:
+  struct Call {
+    int peer = 0;
+    uint32_t index = 0;
+    uint32_t count = 0;
+    UniqueFd socket;
+    TcpHelloBytes hello = {};
+    size_t sent = 0;
+    TcpAnswerBytes expected = {};
+    TcpAnswerBytes answer = {};
+    size_t read = 0;
+  };
+
+  // Returns whether it has been answered.
+  absl::StatusOr<bool> AdvanceCall(Call* call) const;
+
+  const CommunicatorOptions& options_;
+  const TcpPlace own_;
+  std::map<int, TcpPlace> places_;
+  std::vector<Call> calls_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_TCP_MEETING_H_

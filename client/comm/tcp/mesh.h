@@ -1,0 +1,49 @@
+#ifndef COXSWAIN_CLIENT_COMM_TCP_MESH_H_
+#define COXSWAIN_CLIENT_COMM_TCP_MESH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/unique_fd.h"
+#include "client/comm/communicator.h"
+
+namespace coxswain {
+
+// The connections with one peer; none with oneself.
+struct TcpLinks {
+  UniqueFd control;            // messages, and how the peer ended
+  std::vector<UniqueFd> data;  // collectives; at least one
+};
+
+// How a group is connected: each rank with each other one. All collectives
+// begin by a frame from each rank to each other one (opening.h), so every pair
+// is needed from the first collective on, and a pair that cannot connect is an
+// error here rather than amid a step.
+struct TcpMesh {
+  std::vector<TcpLinks> links;  // by rank
+  int ranks_here = 1;           // of the group, on this host
+};
+
+// At most so many data connections a pair.
+constexpr int kMaxStripes = 8;
+
+// Connects all ranks of options.id through options.store, under
+// "tcp/<options.id>/<rank>": higher ranks call lower ones, and both show that
+// they have read the store (hello.h). `stripes` data connections a pair; 0: as
+// many as pay, by the number of ranks and whether the pair is on one host.
+// Blocks until all are connected. DEADLINE_EXCEEDED names who did not come,
+// UNAVAILABLE who cannot be reached; options.cancel ends it at once.
+//
+// Strangers who connect are dropped: kHelloTimeout after they came, or once
+// they sent what is no hello of this group, of which no more than its length is
+// read. At most kMaxStrangers of them are read at a time, beside the
+// connections of the group that are still missing; others wait to be accepted.
+absl::StatusOr<TcpMesh> ConnectMesh(const CommunicatorOptions& options,
+                                    int stripes);
+constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
+constexpr int kMaxStrangers = 64;
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_TCP_MESH_H_

@@ -1,0 +1,215 @@
+#include "client/comm/tcp/tcp_communicator.h"
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cancel_signal.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/back_end.h"
+#include "client/comm/collective_header.h"
+#include "client/comm/executor.h"
+#include "client/comm/tcp/data_paths.h"
+#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/peer_ends.h"
+#include "client/comm/tcp/tcp_messages.h"
+
+namespace coxswain {
+namespace {
+
+// How long a collective whose peer is gone waits to learn why: the peer has
+// said so on another connection, if it could.
+constexpr absl::Duration kReason = absl::Milliseconds(50);
+
+class TcpCommunicator : public Communicator, public PeerLossSource {
+ public:
+  TcpCommunicator(const CommunicatorOptions& options, const TcpTuning& tuning,
+                  TcpMesh mesh, std::shared_ptr<ByteCounter> parents_sent)
+      : Communicator(options.rank, options.size),
+        options_(options),
+        tuning_(tuning),
+        name_(absl::StrCat("communicator '", options.id, "'")),
+        sent_(std::make_shared<ByteCounter>(std::move(parents_sent))) {
+    std::vector<UniqueFd> control;
+    std::vector<std::vector<UniqueFd>> data;
+    for (TcpLinks& links : mesh.links) {
+      control.push_back(std::move(links.control));
+      data.push_back(std::move(links.data));
+    }
+    messages_.emplace(std::move(control), rank(), name_, sent_, &ends_);
+    paths_.emplace(std::move(data), mesh.ranks_here, sent_,
+                   [this](int peer, const absl::Status& status) {
+                     return WhyGone(peer, status);
+                   });
+    collectives_.emplace(&*paths_, rank(), name_, options.timeout, tuning);
+    executor_ = std::make_unique<Executor>(
+        [this](const absl::Status& why) { Stop(why); });
+  }
+  ~TcpCommunicator() override {
+    link_.reset();
+    // Nothing runs while what it uses goes.
+    executor_.reset();
+  }
+
+  // The communicator can be used after that.
+  absl::Status Open() { return messages_->Start(); }
+
+  absl::string_view backend() const override { return "tcp"; }
+  void Abort(absl::string_view reason) override { executor_->Abort(reason); }
+  int64_t wire_bytes() const override { return sent_->bytes(); }
+  void WatchPeerLosses(OnLost on_lost) override {
+    ends_.Watch(std::move(on_lost));
+  }
+
+ protected:
+  absl::Status CheckPlace(const Span& span) const override {
+    return CheckOnHost(*this, span);
+  }
+  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
+    return Start(HeaderOf(CollectiveKind::kAllReduce, span, op), span, span);
+  }
+  WorkPtr DoBroadcast(Span span, int root) override {
+    return Start(
+        HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
+        span);
+  }
+  WorkPtr DoAgree(const CollectiveHeader& header) override {
+    return Start(header, {}, {});
+  }
+  WorkPtr DoAllGather(Span input, Span output) override {
+    return Start(HeaderOf(CollectiveKind::kAllGather, input), input, output);
+  }
+  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
+    return Start(HeaderOf(CollectiveKind::kReduceScatter, input, op), input,
+                 output);
+  }
+  WorkPtr DoAllToAll(Span input, Span output) override {
+    return Start(HeaderOf(CollectiveKind::kAllToAll, input), input, output);
+  }
+  WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
+    return Message(/*sends=*/true, span, peer, tag);
+  }
+  WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
+    return Message(/*sends=*/false, span, peer, tag);
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
+      const std::vector<int>& ranks) override;
+
+ private:
+  WorkPtr Start(const CollectiveHeader& header, const Span& input,
+                const Span& output);
+  WorkPtr Message(bool sends, const Span& span, int peer, uint32_t tag);
+  absl::Status WhyGone(int peer, const absl::Status& status);
+  void Stop(const absl::Status& why);
+
+  const CommunicatorOptions options_;  // for those split off
+  const TcpTuning tuning_;
+  const std::string name_;
+  const std::shared_ptr<ByteCounter> sent_;
+  PeerEnds ends_;
+  std::optional<TcpMessages> messages_;
+  std::optional<DataPaths> paths_;
+  std::optional<TcpCollectives> collectives_;
+  std::map<std::vector<int>, int64_t> splits_;  // how often each list was
+  // Raised when the executor stops.
+  const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<SplitLink> link_;  // where this one was split off another
+};
+
+WorkPtr TcpCommunicator::Start(const CollectiveHeader& header,
+                               const Span& input, const Span& output) {
+  const TcpCollectives::Operation operation = {header, input, output};
+  if (collectives_->IsSmall(operation)) {
+    WorkPtr work = executor_->TryRunAssisted(
+        [&] { collectives_->Begin(operation); },
+        [this, operation](absl::Time until) {
+          return collectives_->TryFinish(operation, until);
+        });
+    if (work != nullptr) return work;
+  }
+  return executor_->RunInOrder(
+      [this, operation] { return collectives_->Run(operation); });
+}
+
+WorkPtr TcpCommunicator::Message(bool sends, const Span& span, int peer,
+                                 uint32_t tag) {
+  if (span.count == 0) return executor_->Nothing();
+  const auto message = std::make_shared<TcpMessages::MessagePtr>();
+  return executor_->RunBeside(
+      [&] {
+        *message = sends ? messages_->PostSend(peer, tag, span)
+                         : messages_->PostReceive(peer, tag, span);
+        return absl::OkStatus();
+      },
+      [=] {
+        return WithPrefix(
+            absl::StrCat(sends ? "send" : "receive", " of rank ", rank(),
+                         " of ", name_, ", tag ", tag, ": "),
+            messages_->Await(*message, options_.timeout));
+      });
+}
+
+absl::Status TcpCommunicator::WhyGone(int peer, const absl::Status& status) {
+  if (!absl::IsUnavailable(status)) return status;
+  const absl::Status why = ends_.Await(peer, kReason);
+  if (!why.ok()) return why;
+  return WithPrefix(absl::StrCat("rank ", peer, " is gone: "), status);
+}
+
+void TcpCommunicator::Stop(const absl::Status& why) {
+  ends_.Stop();
+  messages_->Stop(why.message());
+  paths_->Stop();
+  ended_->Raise(why);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
+    const std::vector<int>& ranks) {
+  if (absl::Status why = ended_->status(); !why.ok()) return why;
+  CommunicatorOptions options = SplitOptions(options_, ranks, splits_[ranks]++);
+  // Those who do not come any more are not waited for.
+  const auto useless = std::make_shared<CancelSignal>();
+  const uint64_t watch =
+      ended_->OnRaise([useless, ended = std::weak_ptr<CancelSignal>(ended_)] {
+        if (const auto raised = ended.lock()) useless->Raise(raised->status());
+      });
+  ends_.Guard(ranks, useless);
+  options.cancel = useless.get();
+  absl::StatusOr<TcpMesh> mesh = ConnectMesh(options, tuning_.stripes);
+  ends_.Guard({}, nullptr);
+  ended_->Forget(watch);
+  if (!mesh.ok()) return mesh.status();
+  options.cancel = nullptr;  // not looked at later
+  auto child = std::make_unique<TcpCommunicator>(options, tuning_,
+                                                 *std::move(mesh), sent_);
+  COXSWAIN_RETURN_IF_ERROR(child->Open());
+  child->link_ = std::make_unique<SplitLink>(
+      ended_, [executor = child->executor_.get()](absl::string_view why) {
+        executor->Abort(why);
+      });
+  return child;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(
+    const CommunicatorOptions& options) {
+  return ConnectTcpTuned(options, TcpTuning());
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcpTuned(
+    const CommunicatorOptions& options, const TcpTuning& tuning) {
+  COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "tcp"));
+  COXSWAIN_ASSIGN_OR_RETURN(TcpMesh mesh, ConnectMesh(options, tuning.stripes));
+  auto communicator = std::make_unique<TcpCommunicator>(
+      options, tuning, std::move(mesh), nullptr);
+  COXSWAIN_RETURN_IF_ERROR(communicator->Open());
+  return communicator;
+}
+
+}  // namespace coxswain

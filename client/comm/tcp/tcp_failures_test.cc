@@ -1,0 +1,302 @@
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/cancel_signal.h"
+#include "base/status_matchers.h"
+#include "client/comm/collective_header.h"
+#include "client/comm/memory_store.h"
+#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/raw_tcp_peer_for_test.h"
+#include "client/comm/tcp/tcp_communicator.h"
+#include "client/comm/tcp/wire.h"
+#include "client/comm/work.h"
+#include "tests/conformance/connected_group.h"
+
+namespace coxswain {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr absl::Duration kMinute = absl::Minutes(1);
+
+Span FloatSpan(std::vector<float>* data) {
+  Span span;
+  span.data = data->data();
+  span.count = static_cast<int64_t>(data->size());
+  return span;
+}
+
+// Rank 0 of two, whose peer is a RawTcpPeer.
+class TcpFailuresTest : public testing::Test {
+ protected:
+  // Connects both; `misbehave` runs while rank 0 still waits for its peer.
+  void Connect(absl::Duration timeout,
+               const std::function<void(RawTcpPeer*)>& misbehave = nullptr) {
+    const CommunicatorOptions group =
+        TestGroupOptions(0, 2, std::make_shared<MemoryStore>(), timeout);
+    std::thread connecting([&] {
+      auto connected = ConnectTcp(group);
+      ASSERT_OK(connected);
+      rank_0_ = *std::move(connected);
+    });
+    peer_.emplace(group);
+    if (misbehave != nullptr) misbehave(&*peer_);
+    peer_->Meet();
+    connecting.join();
+  }
+
+  // What rank 1 sends to begin this, with so many bytes of data announced.
+  static std::string Frame(const CollectiveHeader& header, uint32_t bytes) {
+    std::string frame = "CXCO....";
+    PutLittleEndian(bytes, frame.data() + 4);
+    const CollectiveHeaderBytes encoded = Encode(header);
+    return frame + std::string(encoded.data(), encoded.size());
+  }
+  CollectiveHeader AllReduceHeader() {
+    return HeaderOf(CollectiveKind::kAllReduce, FloatSpan(&data_));
+  }
+  absl::Status AllReduce() {
+    return rank_0_->AllReduce(FloatSpan(&data_))->Wait(kMinute);
+  }
+
+  std::vector<float> data_ = std::vector<float>(1 << 20, 1);
+  std::unique_ptr<Communicator> rank_0_;
+  std::optional<RawTcpPeer> peer_;
+};
+
+TEST_F(TcpFailuresTest, APeerThatIsKilledBeforeItBegins) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->AllReduce(FloatSpan(&data_));
+  peer_->control.Close();
+  peer_->data.Close();
+  EXPECT_THAT(work->Wait(kMinute),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("all-reduce (sum)"),
+                             HasSubstr("rank 0 of communicator 'under-test'"),
+                             HasSubstr("rank 1 is gone"))));
+  EXPECT_THAT(AllReduce(), StatusIs(absl::StatusCode::kAborted,
+                                    HasSubstr("an earlier operation failed")));
+}
+
+TEST_F(TcpFailuresTest, APeerThatIsKilledAmidItsData) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->AllReduce(FloatSpan(&data_));
+  RawTcpPeer::Write(peer_->data, Frame(AllReduceHeader(), 0));
+  RawTcpPeer::Write(peer_->data, std::string(1 << 20, 'x'));
+  // Rank 0 is past the opening: its data comes.
+  RawTcpPeer::Read(peer_->data, 1000);
+  peer_->control.Close();
+  peer_->data.Close();
+  EXPECT_THAT(work->Wait(kMinute), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("rank 1 is gone")));
+}
+
+TEST_F(TcpFailuresTest, APeerThatIsSilent) {
+  Connect(absl::Milliseconds(300));
+  EXPECT_THAT(AllReduce(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 1 did not come within 300ms")));
+}
+
+TEST_F(TcpFailuresTest, APeerThatFallsSilentAmidItsData) {
+  Connect(absl::Milliseconds(500));
+  RawTcpPeer::Write(peer_->data, Frame(AllReduceHeader(), 0));
+  RawTcpPeer::Write(peer_->data, std::string(1000, 'x'));
+  EXPECT_THAT(AllReduce(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 1 did not come within 500ms")));
+}
+
+TEST_F(TcpFailuresTest, GarbageInPlaceOfACollective) {
+  Connect(kMinute);
+  RawTcpPeer::Write(peer_->data, std::string(4096, 'x'));
+  EXPECT_THAT(AllReduce(), StatusIs(absl::StatusCode::kInternal,
+                                    HasSubstr("rank 1 of communicator")));
+}
+
+TEST_F(TcpFailuresTest, MoreBytesThanThereIsRoomForAreNotRead) {
+  Connect(kMinute);
+  RawTcpPeer::Write(peer_->data, Frame(AllReduceHeader(), 0xfffffff0u));
+  EXPECT_THAT(AllReduce(), StatusIs(absl::StatusCode::kInternal,
+                                    HasSubstr("sends 4294967280 bytes")));
+}
+
+TEST_F(TcpFailuresTest, GarbageInPlaceOfAMessage) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Receive(FloatSpan(&data_), 1, 3);
+  RawTcpPeer::Write(peer_->control, std::string(4096, 'x'));
+  EXPECT_THAT(work->Wait(kMinute), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("makes no sense")));
+}
+
+TEST_F(TcpFailuresTest, AnAnnouncementOfMoreThanItMayHold) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Receive(FloatSpan(&data_), 1, 3);
+  std::string frame(56, '\0');
+  char* at = PutLittleEndian(uint32_t{1}, frame.data());  // kAnnounce
+  at = PutLittleEndian(uint32_t{3}, at);
+  at = PutLittleEndian(uint64_t{1}, at);
+  at = PutLittleEndian(int64_t{1} << 40, at);
+  const CollectiveHeaderBytes header =
+      Encode(HeaderOf(CollectiveKind::kMessage, FloatSpan(&data_)));
+  std::memcpy(at, header.data(), header.size());
+  RawTcpPeer::Write(peer_->control, frame);
+  EXPECT_THAT(work->Wait(kMinute), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("more than it may")));
+}
+
+TEST_F(TcpFailuresTest, MessagesOfAPeerThatIsGoneEnd) {
+  Connect(kMinute);
+  const WorkPtr send = rank_0_->Send(FloatSpan(&data_), 1, 3);
+  peer_->control.Close();
+  EXPECT_THAT(send->Wait(kMinute),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("send"), HasSubstr("rank 1 is gone"))));
+}
+
+TEST_F(TcpFailuresTest, WhoseConnectionBrokeIsTold) {
+  Connect(kMinute);
+  Work lost;
+  dynamic_cast<PeerLossSource&>(*rank_0_).WatchPeerLosses([&](int peer) {
+    lost.Complete(absl::UnknownError(absl::StrCat("peer ", peer)));
+  });
+  peer_->control.Close();
+  EXPECT_THAT(lost.Wait(kMinute),
+              StatusIs(absl::StatusCode::kUnknown, "peer 1"));
+}
+
+TEST_F(TcpFailuresTest, StrangersDoNotDisturbConnecting) {
+  std::vector<UniqueFd> silent;
+  Connect(kMinute, [&](RawTcpPeer* peer) {
+    const auto is_refused = [&](const UniqueFd& socket) {
+      return RawTcpPeer::Read(socket, sizeof(TcpAnswerBytes)).empty();
+    };
+    EXPECT_TRUE(is_refused(peer->Call(std::string(5000, 'x'))));
+    const auto wrong = [&](const std::function<void(TcpHello*)>& change) {
+      TcpHello hello = peer->Hello(0);
+      change(&hello);
+      return is_refused(peer->Call(hello));
+    };
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->communicator ^= 1; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->call_token ^= 1; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->size = 3; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->from = 0; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->from = 2; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->to = 1; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->index = 2; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->count = 1; }));
+    EXPECT_TRUE(wrong([](TcpHello* hello) { hello->count = 1000000; }));
+    // Those who say nothing hold up nobody.
+    for (int i = 0; i < kMaxStrangers / 2; ++i) {
+      silent.push_back(peer->Call(std::string("CXSTCP01")));
+    }
+  });
+  const WorkPtr work = rank_0_->Barrier();
+  RawTcpPeer::Write(peer_->data, Frame(CollectiveHeader(), 0));
+  EXPECT_OK(work->Wait(kMinute));
+}
+
+TEST_F(TcpFailuresTest, AConnectionIsNotTakenTwice) {
+  Connect(kMinute, [&](RawTcpPeer* peer) {
+    const UniqueFd first = peer->Call(peer->Hello(0));
+    EXPECT_EQ(RawTcpPeer::Read(first, sizeof(TcpAnswerBytes)).size(),
+              sizeof(TcpAnswerBytes));
+    // This one is answered, and then closed.
+    const UniqueFd second = peer->Call(peer->Hello(0));
+    EXPECT_EQ(RawTcpPeer::Read(second, 100).size(), sizeof(TcpAnswerBytes));
+    peer->data = peer->Call(peer->Hello(1));
+  });
+}
+
+TEST(TcpConnectTest, AMissingRankIsNamed) {
+  auto store = std::make_shared<MemoryStore>();
+  EXPECT_THAT(
+      ConnectTcp(TestGroupOptions(0, 3, store, absl::Milliseconds(200))),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("rank 0 of 3 of communicator 'under-test'"),
+                     HasSubstr("missing: rank 1, rank 2"))));
+  // Also by one that would call it.
+  EXPECT_THAT(ConnectTcp(TestGroupOptions(1, 2, std::make_shared<MemoryStore>(),
+                                          absl::Milliseconds(200))),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("missing: rank 0")));
+}
+
+TEST(TcpConnectTest, AnAddressThatIsNotOursIsAnError) {
+  CommunicatorOptions options =
+      TestGroupOptions(0, 2, std::make_shared<MemoryStore>(), absl::Seconds(5));
+  options.address = "198.51.100.7";
+  EXPECT_THAT(ConnectTcp(options), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("198.51.100.7")));
+}
+
+TEST(TcpConnectTest, AnotherProcessAtThePlaceIsNotTakenForThePeer) {
+  ASSERT_OK_AND_ASSIGN(const TcpListener other, ListenTcp("127.0.0.1"));
+  auto store = std::make_shared<MemoryStore>();
+  const CommunicatorOptions options = TestGroupOptions(1, 2, store, kMinute);
+  TcpPlace place;
+  place.address = other.address;
+  place.answer_token = 7;
+  ASSERT_OK(store->Set(PlaceLookup::Key(options, 0), EncodePlace(place)));
+  std::thread answering([&] {
+    UniqueFd caller;
+    while (!caller.valid()) caller = *AcceptTcp(other.socket);
+    const TcpAnswerBytes answer = EncodeAnswer(8);
+    RawTcpPeer::Write(caller, absl::string_view(answer.data(), answer.size()));
+    RawTcpPeer::Read(caller, 1000);
+  });
+  EXPECT_THAT(ConnectTcp(options),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("rank 0 at 127.0.0.1:"),
+                             HasSubstr("another process listens there"))));
+  answering.join();
+}
+
+TEST(TcpConnectTest, APlaceWhereNobodyListensIsAnError) {
+  auto store = std::make_shared<MemoryStore>();
+  const CommunicatorOptions options = TestGroupOptions(1, 2, store, kMinute);
+  TcpPlace place;
+  {
+    ASSERT_OK_AND_ASSIGN(const TcpListener gone, ListenTcp("127.0.0.1"));
+    place.address = gone.address;
+  }
+  ASSERT_OK(store->Set(PlaceLookup::Key(options, 0), EncodePlace(place)));
+  EXPECT_THAT(ConnectTcp(options), StatusIs(absl::StatusCode::kUnavailable,
+                                            HasSubstr("rank 0 at 127.0.0.1:")));
+}
+
+TEST(TcpConnectTest, ARaisedSignalEndsConnecting) {
+  // Of a rank that is called, and of one that waits to call.
+  for (const int rank : {0, 1}) {
+    CancelSignal cancel;
+    CommunicatorOptions options = TestGroupOptions(
+        rank, 2, std::make_shared<MemoryStore>(), absl::Minutes(5));
+    options.cancel = &cancel;
+    absl::Status status;
+    std::thread connecting([&] { status = ConnectTcp(options).status(); });
+    // It has published its place, and waits.
+    EXPECT_OK(options.store->Get(PlaceLookup::Key(options, rank), kMinute));
+    cancel.Raise(absl::AbortedError("rank 1 was lost"));
+    connecting.join();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted,
+                                 HasSubstr("rank 1 was lost")));
+  }
+}
+
+TEST(TcpConnectTest, OptionsThatMakeNoSenseAreRefused) {
+  auto store = std::make_shared<MemoryStore>();
+  EXPECT_THAT(ConnectTcp(TestGroupOptions(2, 2, store, absl::Seconds(1))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank")));
+  EXPECT_THAT(ConnectTcp(TestGroupOptions(0, 2, nullptr, absl::Seconds(1))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("store")));
+}
+
+}  // namespace
+}  // namespace coxswain

@@ -1,0 +1,270 @@
+#include "client/comm/tcp/tcp_messages.h"
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "base/peer_text.h"
+
+namespace coxswain {
+namespace {
+
+using Kind = ControlFrame::Kind;
+
+// Read of one connection before the others have their turn, and others the
+// lock.
+constexpr int64_t kTurnBytes = 256 << 10;
+// In the place of a rank: the descriptor that ends the wait.
+constexpr uint32_t kWakeMark = 0xffffffffu;
+
+}  // namespace
+
+TcpMessages::TcpMessages(std::vector<UniqueFd> sockets, int rank,
+                         std::string name, std::shared_ptr<ByteCounter> sent,
+                         PeerEnds* ends)
+    : rank_(rank),
+      name_(std::move(name)),
+      sent_(std::move(sent)),
+      ends_(*ends) {
+  MutexLock lock(&mutex_);
+  for (UniqueFd& socket : sockets) {
+    peers_.push_back(std::make_unique<Peer>(std::move(socket)));
+  }
+}
+
+absl::Status TcpMessages::Start() {
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event = {};
+  event.events = EPOLLIN;
+  event.data.u32 = kWakeMark;
+  if (!epoll_.valid() || !wake_.valid() ||
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
+    return absl::ResourceExhaustedError("no descriptors are left");
+  }
+  MutexLock lock(&mutex_);
+  for (size_t peer = 0; peer < peers_.size(); ++peer) {
+    if (static_cast<int>(peer) == rank_) continue;
+    UpdateEvents(static_cast<int>(peer));
+  }
+  thread_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+TcpMessages::~TcpMessages() {
+  wake_.Raise();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TcpMessages::UpdateEvents(int rank) {
+  Peer& peer = PeerOf(rank);
+  uint32_t events = 0;
+  if (!peer.lost) events = EPOLLIN | (peer.stream.has_output() ? EPOLLOUT : 0u);
+  if (events == peer.events || !epoll_.valid()) return;
+  epoll_event event = {};
+  event.events = events;
+  event.data.u32 = static_cast<uint32_t>(rank);
+  const int what = events == 0        ? EPOLL_CTL_DEL
+                   : peer.events == 0 ? EPOLL_CTL_ADD
+                                      : EPOLL_CTL_MOD;
+  epoll_ctl(epoll_.get(), what, peer.stream.fd(), &event);
+  peer.events = events;
+}
+
+void TcpMessages::Watch() {
+  std::array<epoll_event, 64> events;
+  while (true) {
+    const int ready = epoll_wait(epoll_.get(), events.data(),
+                                 static_cast<int>(events.size()), -1);
+    for (int i = 0; i < ready; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      if (event.data.u32 == kWakeMark) return;
+      Serve(static_cast<int>(event.data.u32), event.events);
+    }
+  }
+}
+
+void TcpMessages::Serve(int rank, uint32_t events) {
+  absl::Status why;
+  bool announced = false;
+  {
+    MutexLock lock(&mutex_);
+    Peer& peer = PeerOf(rank);
+    if (peer.lost) return;
+    ControlStream::Handlers handlers;
+    // They are called by Read, under this lock.
+    handlers.place =
+        [&](const ControlFrame& frame)
+            ABSL_NO_THREAD_SAFETY_ANALYSIS { return Place(rank, frame); };
+    handlers.take =
+        [&](const ControlFrame& frame)
+            ABSL_NO_THREAD_SAFETY_ANALYSIS { return Take(rank, frame); };
+    if ((events & ~uint32_t{EPOLLOUT}) != 0) {
+      why = peer.stream.Read(handlers, kTurnBytes);
+    }
+    if (peer.lost) {  // it has said so
+      why = peer.why;
+      announced = true;
+    } else if (!why.ok()) {
+      why = absl::UnavailableError(
+          absl::StrCat("rank ", rank, " is gone: ", why.message()));
+      Lose(rank, why);
+    } else {
+      Flush(rank);
+    }
+  }
+  if (!why.ok()) ends_.Set(rank, why, announced);
+}
+
+void TcpMessages::SendFrame(int rank, Kind kind, const Message& message,
+                            const char* bytes, int64_t size) {
+  ControlFrame frame;
+  frame.kind = kind;
+  frame.tag = message.tag;
+  frame.id = message.id;
+  frame.bytes = size;
+  frame.header = message.header;
+  PeerOf(rank).stream.Queue(frame, bytes);
+  Flush(rank);
+}
+
+void TcpMessages::Flush(int rank) {
+  Peer& peer = PeerOf(rank);
+  const auto sent = peer.stream.Flush();
+  // What is wrong shows where the connection is read.
+  if (sent.ok()) sent_->Add(*sent);
+  UpdateEvents(rank);
+}
+
+TcpMessages::MessagePtr TcpMessages::NewMessage(bool sends, int peer,
+                                                uint32_t tag,
+                                                const Span& span) {
+  auto message = std::make_shared<Message>();
+  message->sends = sends;
+  message->peer = peer;
+  message->tag = tag;
+  message->span = span;
+  message->header = HeaderOf(CollectiveKind::kMessage, span, ElementOp::kSum,
+                             sends ? rank_ : peer);
+  return message;
+}
+
+TcpMessages::MessagePtr TcpMessages::PostSend(int peer, uint32_t tag,
+                                              const Span& span) {
+  MessagePtr message = NewMessage(/*sends=*/true, peer, tag, span);
+  MutexLock lock(&mutex_);
+  if (PeerOf(peer).lost) {
+    Finish(message.get(), PeerOf(peer).why);
+    return message;
+  }
+  message->id = PeerOf(peer).next_id++;
+  sends_[{peer, message->id}] = message;
+  const int64_t bytes = IsLongMessage(span) ? 0 : span.bytes();
+  SendFrame(peer, Kind::kAnnounce, *message,
+            bytes > 0 ? static_cast<const char*>(span.data) : nullptr, bytes);
+  return message;
+}
+
+TcpMessages::MessagePtr TcpMessages::PostReceive(int peer, uint32_t tag,
+                                                 const Span& span) {
+  MessagePtr message = NewMessage(/*sends=*/false, peer, tag, span);
+  MutexLock lock(&mutex_);
+  channels_[{peer, tag}].receives.push_back(message);
+  Match(peer, tag);
+  if (PeerOf(peer).lost && !message->done) {
+    Forget(message);
+    Finish(message.get(), PeerOf(peer).why);
+  }
+  return message;
+}
+
+absl::Status TcpMessages::Await(const MessagePtr& message,
+                                absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  message->changed.WaitFor(&mutex_, timeout,
+                           [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                             return message->done || stopped_;
+                           });
+  if (message->done) return message->status;
+  Forget(message);
+  if (stopped_) return absl::AbortedError("stopped");
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank ", message->peer,
+                   message->sends ? " did not receive it within "
+                                  : " did not send it within ",
+                   absl::FormatDuration(timeout)));
+}
+
+void TcpMessages::Finish(Message* message, absl::Status status) {
+  message->done = true;
+  message->status = std::move(status);
+  message->changed.NotifyAll();
+}
+
+void TcpMessages::Forget(const MessagePtr& message) {
+  const int rank = message->peer;
+  Peer& peer = PeerOf(rank);
+  if (message->sends) {
+    sends_.erase({rank, message->id});
+    peer.stream.Drop(message->id);
+    return UpdateEvents(rank);
+  }
+  arriving_.erase({rank, message->id});
+  peer.stream.Discard(static_cast<const char*>(message->span.data),
+                      message->span.bytes());
+  const auto channel = channels_.find({rank, message->tag});
+  if (channel == channels_.end()) return;
+  auto& receives = channel->second.receives;
+  receives.erase(std::remove(receives.begin(), receives.end(), message),
+                 receives.end());
+}
+
+void TcpMessages::Lose(int rank, const absl::Status& why) {
+  Peer& peer = PeerOf(rank);
+  peer.lost = true;
+  peer.why = why;
+  UpdateEvents(rank);
+  std::vector<MessagePtr> ended;
+  for (const auto* const messages : {&sends_, &arriving_}) {
+    for (const auto& [key, message] : *messages) {
+      if (key.first == rank) ended.push_back(message);
+    }
+  }
+  for (const auto& [key, channel] : channels_) {
+    if (key.first != rank) continue;
+    ended.insert(ended.end(), channel.receives.begin(), channel.receives.end());
+  }
+  for (const MessagePtr& message : ended) {
+    Forget(message);
+    Finish(message.get(), why);
+  }
+}
+
+void TcpMessages::Stop(absl::string_view why) {
+  MutexLock lock(&mutex_);
+  if (stopped_) return;
+  stopped_ = true;
+  end_text_ = Shorten(why, ControlFrame::kMaxText);
+  for (const auto* const messages : {&sends_, &arriving_}) {
+    for (const auto& [key, message] : *messages) message->changed.NotifyAll();
+  }
+  for (const auto& [key, channel] : channels_) {
+    for (const MessagePtr& message : channel.receives) {
+      message->changed.NotifyAll();
+    }
+  }
+  ControlFrame frame;
+  frame.kind = Kind::kEnd;
+  frame.bytes = static_cast<int64_t>(end_text_.size());
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (rank == rank_) continue;
+    PeerOf(rank).stream.Queue(frame, end_text_.data());
+    Flush(rank);
+    PeerOf(rank).stream.End();
+    UpdateEvents(rank);
+  }
+}
+
+}  // namespace coxswain

@@ -1,0 +1,198 @@
+#include "client/comm/tcp/tcp_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+
+namespace coxswain {
+namespace {
+
+constexpr int kListenBacklog = 1024;
+// Until the first probe of an idle connection, between probes, and how many.
+constexpr int kIdleSeconds = 15;
+constexpr int kProbeSeconds = 5;
+constexpr int kProbes = 6;
+
+absl::Status TranslateErrno(absl::string_view what, int error) {
+  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+void SetOption(const UniqueFd& socket, int level, int option, int value) {
+  setsockopt(socket.get(), level, option, &value, sizeof(value));
+}
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<AddressList> Resolve(const std::string& host, int port,
+                                    int flags) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error == 0) return AddressList(found, &freeaddrinfo);
+  return absl::InvalidArgumentError(
+      absl::StrCat("the address '", host, "': ", gai_strerror(error)));
+}
+
+absl::StatusOr<UniqueFd> OpenSocket(int family) {
+  UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return TranslateErrno("creating a socket", errno);
+  return fd;
+}
+
+absl::StatusOr<TcpAddress> AddressOf(const UniqueFd& socket) {
+  sockaddr_storage own = {};
+  socklen_t length = sizeof(own);
+  char host[NI_MAXHOST] = {};
+  char port[NI_MAXSERV] = {};
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) !=
+          0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&own), length, host, sizeof(host),
+                  port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return absl::UnavailableError(
+        "the system does not name a socket's address");
+  }
+  return TcpAddress{host, std::atoi(port)};
+}
+
+}  // namespace
+
+absl::StatusOr<TcpListener> ListenTcp(const std::string& address) {
+  COXSWAIN_ASSIGN_OR_RETURN(const AddressList found,
+                            Resolve(address, 0, AI_PASSIVE));
+  TcpListener listener;
+  COXSWAIN_ASSIGN_OR_RETURN(listener.socket, OpenSocket(found->ai_family));
+  if (bind(listener.socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      listen(listener.socket.get(), kListenBacklog) != 0) {
+    return TranslateErrno(
+        absl::StrCat("listening for peers at ", address,
+                     ", which must be an address of this machine"),
+        errno);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(listener.address, AddressOf(listener.socket));
+  return listener;
+}
+
+absl::StatusOr<UniqueFd> AcceptTcp(const UniqueFd& listener) {
+  UniqueFd fd(
+      accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd.valid()) {
+    // The others are errors of the connection, which has ended already.
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM &&
+        errno != ENOBUFS) {
+      return fd;
+    }
+    return TranslateErrno("accepting a peer", errno);
+  }
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> BeginConnectTcp(const TcpAddress& address) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const AddressList found,
+      Resolve(address.host, address.port, AI_NUMERICHOST));
+  COXSWAIN_ASSIGN_OR_RETURN(UniqueFd fd, OpenSocket(found->ai_family));
+  SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    return TranslateErrno(absl::StrCat("connecting to ", address.host), errno);
+  }
+  return fd;
+}
+
+absl::Status ConnectResult(const UniqueFd& socket) {
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) {
+    error = errno;
+  }
+  if (error == 0) return absl::OkStatus();
+  return TranslateErrno("connecting", error);
+}
+
+void KeepAlive(const UniqueFd& socket) {
+  SetOption(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+}
+
+void EndSendingTcp(const UniqueFd& socket) { shutdown(socket.get(), SHUT_WR); }
+
+absl::StatusOr<int64_t> SendSome(const UniqueFd& socket, const iovec* parts,
+                                 int count) {
+  msghdr header = {};
+  header.msg_iov = const_cast<iovec*>(parts);
+  header.msg_iovlen = static_cast<size_t>(count);
+  while (true) {
+    const ssize_t sent =
+        sendmsg(socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return sent;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) return TranslateErrno("sending", errno);
+  }
+}
+
+absl::StatusOr<int64_t> ReceiveSome(const UniqueFd& socket, void* data,
+                                    int64_t bytes) {
+  while (true) {
+    const ssize_t received =
+        recv(socket.get(), data, static_cast<size_t>(bytes), MSG_DONTWAIT);
+    if (received > 0) return received;
+    if (received == 0) {
+      return absl::UnavailableError("it closed the connection");
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    if (errno != EINTR) return TranslateErrno("receiving", errno);
+  }
+}
+
+WakeFd::WakeFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+void WakeFd::Raise() const {
+  const uint64_t one = 1;
+  (void)!write(fd_.get(), &one, sizeof(one));
+}
+
+void WakeFd::Clear() const {
+  uint64_t raised = 0;
+  (void)!read(fd_.get(), &raised, sizeof(raised));
+}
+
+int PollUntil(std::vector<pollfd>* entries, absl::Time end) {
+  // At most a minute, so that no clock makes it more than the system takes.
+  const absl::Duration left = std::clamp(
+      end - Clock::Real()->Now(), absl::ZeroDuration(), absl::Minutes(1));
+  const timespec timeout = absl::ToTimespec(left);
+  const int ready = ppoll(entries->data(), entries->size(), &timeout, nullptr);
+  return std::max(ready, 0);
+}
+
+}  // namespace coxswain
