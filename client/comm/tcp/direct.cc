@@ -27,7 +27,9 @@ class DirectExchange {
   }
 
   int64_t scratch_bytes() const {
-    return reduced_.empty() ? 0 : size_ * slots_ * plan_.result.chunk_bytes;
+    return reduced_.empty()
+               ? 0
+               : int64_t{size_} * slots_ * plan_.result.chunk_bytes;
   }
   absl::Status Run(char* scratch, absl::Time deadline) {
     scratch_ = scratch;
@@ -46,7 +48,7 @@ class DirectExchange {
   }
   char* Slot(int peer, int64_t chunk) const {
     return scratch_ +
-           (peer * slots_ + chunk % slots_) * plan_.result.chunk_bytes;
+           (int64_t{peer} * slots_ + chunk % slots_) * plan_.result.chunk_bytes;
   }
   bool IsReduced(int64_t chunk) const {
     return reduced_.empty() || reduced_[static_cast<size_t>(chunk)] != 0;

@@ -44,7 +44,7 @@ void Opening::Begin(const CollectiveHeader& own, std::vector<Piece> data,
     if (rank == rank_) continue;
     const auto at = static_cast<size_t>(rank);
     char* const frame = frames_[at].data();
-    std::memcpy(frame, kFrameLetters, 4);
+    std::copy_n(kFrameLetters, 4, frame);
     PutLittleEndian(static_cast<uint32_t>(data_[at].bytes), frame + 4);
     std::memcpy(frame + 8, header.data(), header.size());
     Peer& peer = peers_[at];

@@ -36,7 +36,7 @@ class PeerEnds {
 
   // Raises `signal` once one of these peers has ended; null: of none.
   void Guard(const std::vector<int>& peers,
-             std::shared_ptr<CancelSignal> signal) {
+             const std::shared_ptr<CancelSignal>& signal) {
     absl::Status why;
     {
       MutexLock lock(&mutex_);
@@ -62,7 +62,7 @@ class PeerEnds {
   }
 
   // As PeerLossSource::WatchPeerLosses.
-  void Watch(PeerLossSource::OnLost on_lost) {
+  void Watch(const PeerLossSource::OnLost& on_lost) {
     std::vector<int> lost;
     {
       MutexLock lock(&mutex_);

@@ -91,7 +91,7 @@ std::optional<absl::Status> TcpCollectives::TryOpen(const Operation& operation,
 
 std::optional<absl::Status> TcpCollectives::TryFinish(
     const Operation& operation, absl::Time until) {
-  const std::optional<absl::Status> status = TryOpen(operation, until);
+  std::optional<absl::Status> status = TryOpen(operation, until);
   if (status.has_value() && status->ok()) Finish(operation);
   return status;
 }

@@ -61,9 +61,7 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   absl::string_view backend() const override { return "tcp"; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return sent_->bytes(); }
-  void WatchPeerLosses(OnLost on_lost) override {
-    ends_.Watch(std::move(on_lost));
-  }
+  void WatchPeerLosses(OnLost on_lost) override { ends_.Watch(on_lost); }
 
  protected:
   absl::Status CheckPlace(const Span& span) const override {
@@ -156,7 +154,7 @@ WorkPtr TcpCommunicator::Message(bool sends, const Span& span, int peer,
 
 absl::Status TcpCommunicator::WhyGone(int peer, const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
-  const absl::Status why = ends_.Await(peer, kReason);
+  absl::Status why = ends_.Await(peer, kReason);
   if (!why.ok()) return why;
   return WithPrefix(absl::StrCat("rank ", peer, " is gone: "), status);
 }

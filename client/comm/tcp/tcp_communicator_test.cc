@@ -90,7 +90,7 @@ Span SpanOf(std::vector<T>* data, DType dtype) {
 
 // Small integers, whose sums are exact in every order.
 float ValueOf(int rank, int64_t i) {
-  return static_cast<float>((i * 7 + rank * 3) % 11);
+  return static_cast<float>((i * 7 + int64_t{rank} * 3) % 11);
 }
 
 // All-reduce, and reduce-scatter with all-gather, of `count` elements a rank.
