@@ -26,7 +26,7 @@ namespace coxswain {
 
 // Data-parallel steps of parameters in a program's memory, by a job's plan:
 //
-//   Begin, Ready for each gradient, End; and where the micro-batch says sync,
+//   Begin, Ready for each gradient, End; and where the micro-batch has sync,
 //   StepOptimizer.
 //
 // Gradients are summed up in the reducer's buckets; once a window has been
@@ -56,8 +56,8 @@ class ParameterExchange {
   absl::StatusOr<MicroBatch> Begin(const Accumulator::Begin& begin);
   // The gradient of this parameter stands. Once in a micro-batch.
   absl::Status Ready(int parameter);
-  // All gradients stand: exchanges them, if the micro-batch says so, and waits
-  // for the decision.
+  // All gradients stand: exchanges them, if this micro-batch is one that
+  // exchanges, and waits for the decision.
   absl::Status End();
 
   // Ends a window that the end of the data has cut short: true, if

@@ -17,8 +17,6 @@
 namespace coxswain {
 namespace {
 
-using Body = std::function<absl::Status(Training&)>;
-
 // What Train was given.
 struct Trained {
   const TrainOptions& options;

@@ -53,8 +53,8 @@ struct TrainedOptimizer {
 struct TrainOptions {
   // What compresses the gradients on their way: docs/hooks.md.
   std::string hook = "allreduce";
-  // The schedule that the program asks for: docs/schedule.md. What the job's
-  // plan says counts.
+  // The schedule that the program asks for: docs/schedule.md. The job's plan
+  // counts.
   int accumulation_steps = 1;
   schedule::Terms terms = {};
   // Which coordinator, job and worker; unset: what `coxswain run` has put into
@@ -108,7 +108,8 @@ class Training : public TrainingBase {
   absl::Status GradientReady(int parameter);
 
   // Returns whether the last Step took the optimizer's step. False in the
-  // middle of a window, and where the step was skipped: decision() says why.
+  // middle of a window, and where the step was skipped: decision() has the
+  // reason.
   virtual bool taken() const = 0;
   virtual const schedule::Decision& decision() const = 0;
   // Returns the loss of the last Step, not scaled.

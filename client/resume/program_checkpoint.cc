@@ -20,7 +20,7 @@ constexpr char kNewest[] = "newest";
 // In the metadata: ended windows of a stream, and the plan.
 constexpr char kPosition[] = "position/";
 constexpr char kPlanVersion[] = "plan_version";
-// Where rank 0 tells the others which checkpoint is the newest.
+// Where rank 0 publishes which checkpoint is the newest.
 constexpr char kNewestKey[] = "checkpoint/newest";
 // In the place of an id, none of which begins so.
 constexpr char kNotListed[] = "!";
@@ -134,7 +134,7 @@ absl::StatusOr<bool> ProgramCheckpoint::Save(const Training& training,
   source.fill_blobs = [&](AsyncCheckpoint::Blobs* into) {
     return Fill(blobs, into);
   };
-  // It is told to all ranks when they come to save.
+  // All ranks learn of an error when they come to save.
   const absl::Status copied = saver_.Snapshot(source);
   if (!copied.ok()) {
     LogError("checkpoint_not_copied", {{"job", session_.job()},
@@ -158,10 +158,10 @@ absl::StatusOr<std::string> ProgramCheckpoint::AgreeOnNewest() {
   }
   const auto list = session_.checkpoints().List();
   const bool any = list.ok() && !list->empty();
-  std::string said = any ? list->front().id : "";
+  std::string published = any ? list->front().id : "";
   // Not "none", with which the others would begin anew.
-  if (!list.ok()) said = kNotListed;
-  COXSWAIN_RETURN_IF_ERROR(session_.store().Set(kNewestKey, said));
+  if (!list.ok()) published = kNotListed;
+  COXSWAIN_RETURN_IF_ERROR(session_.store().Set(kNewestKey, published));
   COXSWAIN_RETURN_IF_ERROR(list.status());
   if (any) return list->front().id;
   return absl::NotFoundError("this job has no complete checkpoint");

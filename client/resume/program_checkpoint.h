@@ -29,7 +29,6 @@ namespace coxswain {
 // averager's), the positions of the plan's streams, and bytes of the program's
 // own. client/torch/module_checkpoint.h is this for libtorch, and describes
 // when to call what.
-// what.
 //
 // Life-cycle: one session, which outlives it, and one object of it. Its
 // destructor waits as that of AsyncCheckpoint: for ranks that are connecting,

@@ -46,7 +46,7 @@ std::optional<ControlFrame> DecodeFrame(const FixedPart& fixed) {
   return frame;
 }
 
-// Where bytes go that nobody waits for.
+// Where bytes go that no receiver waits for.
 constexpr int64_t kSinkBytes = 16 << 10;
 char* Sink() {
   static thread_local char sink[kSinkBytes];

@@ -26,7 +26,7 @@ struct ControlFrame {
     kData = 3,      // the message `id`
     kTaken = 4,     // the message `id` has been received
     kRefused = 5,   // it is another one than `header`, which was to be received
-    kEnd = 6,       // the sender gives up; the reason is behind it
+    kEnd = 6,       // the sender ends; the reason follows it
   };
   Kind kind = Kind::kEnd;
   uint32_t tag = 0;
@@ -64,8 +64,8 @@ class ControlStream {
   // Writes what the system takes; returns how many bytes.
   absl::StatusOr<int64_t> Flush();
   bool has_output() const { return !output_.empty(); }
-  // The bytes of a message that is given up are read no more; nor are any that
-  // are queued behind it if it has been begun.
+  // The bytes of a message that is dropped are not read any more; nor are any
+  // that are queued behind it if it has been begun.
   void Drop(uint64_t id);
   // What still comes for this memory is thrown away.
   void Discard(const char* memory, int64_t bytes);

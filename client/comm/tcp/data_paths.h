@@ -34,7 +34,8 @@ namespace coxswain {
 // Threading: one thread at a time; Stop is for any thread.
 class DataPaths {
  public:
-  // Says why a peer is gone, by what its connection says. May wait a little.
+  // Returns why a peer has ended, given the error of its connection. May wait a
+  // little.
   using Explainer = std::function<absl::Status(int peer, absl::Status)>;
 
   // Sockets by rank and stripe; none for this rank. `sent` counts.

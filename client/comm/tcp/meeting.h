@@ -19,7 +19,7 @@
 namespace coxswain {
 
 // The connections of a group as they come about, by rank and index. Each side
-// of a pair adds the same number; the caller says how many.
+// of a pair adds the same number, which the caller chooses.
 class TcpPairs {
  public:
   explicit TcpPairs(const CommunicatorOptions& options)
@@ -56,7 +56,7 @@ class Acceptor {
   // left.
   absl::Status Advance(absl::Time now, TcpPairs* pairs);
   void AddEntries(std::vector<pollfd>* entries) const;
-  // Returns when the first of those who have said nothing yet is dropped.
+  // Returns when the first of those that have sent nothing yet is dropped.
   absl::Time NextExpiry() const;
 
  private:

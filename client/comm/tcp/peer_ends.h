@@ -18,8 +18,8 @@ namespace coxswain {
 // Which peers have ended, and what is known of why. Thread-safe.
 class PeerEnds {
  public:
-  // Notes the first reason of a peer. `announced`: it said so itself, which is
-  // no loss of a connection.
+  // Notes the first reason of a peer. `announced`: the peer has sent it, which
+  // is no loss of a connection.
   void Set(int peer, const absl::Status& why, bool announced) {
     PeerLossSource::OnLost tell;
     std::shared_ptr<CancelSignal> guard;

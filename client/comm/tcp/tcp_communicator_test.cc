@@ -259,7 +259,7 @@ TEST(TcpCommunicatorTest, AnAbortAmidALongAllReduceIsSeenByThePeers) {
   }
 }
 
-TEST(TcpCommunicatorTest, RanksThatLeaveAfterALargeAllReduceDisturbNobody) {
+TEST(TcpCommunicatorTest, RanksThatLeaveAfterALargeAllReduceDisturbNoOther) {
   for (int round = 0; round < 20; ++round) {
     Group group = MakeGroup(4, kLong);
     std::vector<std::thread> threads;

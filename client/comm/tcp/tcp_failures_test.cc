@@ -193,7 +193,7 @@ TEST_F(TcpFailuresTest, StrangersDoNotDisturbConnecting) {
     EXPECT_TRUE(wrong([](TcpHello* hello) { hello->index = 2; }));
     EXPECT_TRUE(wrong([](TcpHello* hello) { hello->count = 1; }));
     EXPECT_TRUE(wrong([](TcpHello* hello) { hello->count = 1000000; }));
-    // Those who say nothing hold up nobody.
+    // Those that send nothing delay no other.
     for (int i = 0; i < kMaxStrangers / 2; ++i) {
       silent.push_back(peer->Call(std::string("CXSTCP01")));
     }
@@ -259,7 +259,7 @@ TEST(TcpConnectTest, AnotherProcessAtThePlaceIsNotTakenForThePeer) {
   answering.join();
 }
 
-TEST(TcpConnectTest, APlaceWhereNobodyListensIsAnError) {
+TEST(TcpConnectTest, APlaceWithoutAListenerIsAnError) {
   auto store = std::make_shared<MemoryStore>();
   const CommunicatorOptions options = TestGroupOptions(1, 2, store, kMinute);
   TcpPlace place;

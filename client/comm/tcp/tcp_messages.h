@@ -28,10 +28,10 @@ namespace coxswain {
 // Messages between two ranks, over the control connections, and how peers end.
 //
 // A message is announced with its header. A short one comes with the
-// announcement; another is sent once the receiver has said where it goes, into
+// announcement; another is sent once the receiver has named its place, into
 // that place, so a peer without receives takes little memory here: at
 // most kMaxAnnounced announcements, of at most ControlFrame::kMaxInline bytes.
-// It has ended when its receiver has said so.
+// It has ended when its receiver has confirmed it.
 //
 // Threading: thread-safe. One thread of this object waits for all connections.
 class TcpMessages {
@@ -68,7 +68,7 @@ class TcpMessages {
   // INVALID_ARGUMENT where the ends differ.
   absl::Status Await(const MessagePtr& message, absl::Duration timeout);
 
-  // Ends all waits, now and later, and tells the peers why.
+  // Ends all waits, now and later, and sends the peers the reason.
   void Stop(absl::string_view why);
 
  private:
