@@ -18,20 +18,32 @@ namespace coxswain {
 // Which peers have ended, and what is known of why. Thread-safe.
 class PeerEnds {
  public:
-  // Notes the first reason of a peer. `announced`: the peer has sent it, which
-  // is no loss of a connection.
-  void Set(int peer, const absl::Status& why, bool announced) {
-    PeerLossSource::OnLost tell;
+  // Notes the first reason of a peer, which waits see from then on.
+  // `announced`: the peer has sent it, which is no loss of a connection. The
+  // caller notifies next; between the two it may hold locks.
+  void Record(int peer, const absl::Status& why, bool announced) {
+    MutexLock lock(&mutex_);
+    ends_.emplace(peer, End{why, announced, /*notified=*/false});
+    changed_.NotifyAll();
+  }
+
+  // Calls back for the end of a peer, once.
+  void Notify(int peer) {
+    PeerLossSource::OnLost on_lost;
     std::shared_ptr<CancelSignal> guard;
+    absl::Status why;
     {
       MutexLock lock(&mutex_);
-      if (!ends_.emplace(peer, End{why, announced}).second) return;
-      if (!announced) tell = on_lost_;
+      const auto found = ends_.find(peer);
+      if (found == ends_.end()) return;
+      End& end = found->second;
+      if (std::exchange(end.notified, true)) return;
+      if (!end.announced) on_lost = on_lost_;
       if (guarded_.count(peer) > 0) guard = guard_;
-      changed_.NotifyAll();
+      why = end.why;
     }
     if (guard != nullptr) guard->Raise(why);
-    if (tell != nullptr) tell(peer);
+    if (on_lost != nullptr) on_lost(peer);
   }
 
   // Raises `signal` once one of these peers has ended; null: of none.
@@ -68,7 +80,7 @@ class PeerEnds {
       MutexLock lock(&mutex_);
       on_lost_ = on_lost;
       for (const auto& [peer, end] : ends_) {
-        if (!end.announced) lost.push_back(peer);
+        if (end.notified && !end.announced) lost.push_back(peer);
       }
     }
     for (const int peer : lost) on_lost(peer);
@@ -86,6 +98,7 @@ class PeerEnds {
   struct End {
     absl::Status why;
     bool announced = false;
+    bool notified = false;
   };
 
   Mutex mutex_;

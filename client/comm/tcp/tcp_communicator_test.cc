@@ -220,18 +220,26 @@ TEST(TcpCommunicatorTest, BothEndsOfAMessageThatDiffersAreTold) {
 }
 
 TEST(TcpCommunicatorTest, AnAbortIsSeenByThePeersWithItsReason) {
-  const Group group = MakeGroup(2, kLong);
-  const WorkPtr work = group[1]->Barrier();
-  std::vector<float> data(10);
-  const WorkPtr message =
-      group[1]->Receive(SpanOf(&data, DType::kFloat32), 0, 1);
-  group[0]->Abort("the hook broke");
-  EXPECT_THAT(work->Wait(kLong),
-              StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr("rank 0 gave up: the hook broke")));
-  // It fails by itself, or because the barrier did.
-  EXPECT_THAT(std::string(message->Wait(kLong).message()),
-              HasSubstr("rank 0 gave up: the hook broke"));
+  // Several times: the end of a message, the end of a connection and the reason
+  // come to the peer's threads in any order.
+  constexpr int kRounds = 50;
+  for (int round = 0; round < kRounds; ++round) {
+    const Group group = MakeGroup(2, kLong);
+    const WorkPtr work = group[1]->Barrier();
+    std::vector<float> data(10);
+    const WorkPtr message =
+        group[1]->Receive(SpanOf(&data, DType::kFloat32), 0, 1);
+    group[0]->Abort("the hook broke");
+    const absl::Status ends[] = {work->Wait(kLong), message->Wait(kLong)};
+    int unavailable = 0;
+    for (const absl::Status& end : ends) {
+      ASSERT_THAT(std::string(end.message()),
+                  HasSubstr("rank 0 gave up: the hook broke"));
+      if (absl::IsUnavailable(end)) ++unavailable;
+    }
+    // The other one may have ended because the first did.
+    ASSERT_GE(unavailable, 1) << ends[0] << "; " << ends[1];
+  }
 }
 
 TEST(TcpCommunicatorTest, AnAbortAmidALongAllReduceIsSeenByThePeers) {

@@ -40,8 +40,10 @@ absl::Status TcpMessages::Take(int rank, const ControlFrame& frame) {
     case ControlFrame::Kind::kAnnounce:
       return TakeAnnounced(rank, frame);
     case ControlFrame::Kind::kEnd:
-      Lose(rank, absl::UnavailableError(absl::StrCat(
-                     "rank ", rank, " gave up: ", OneLine(PeerOf(rank).text))));
+      Lose(rank,
+           absl::UnavailableError(absl::StrCat(
+               "rank ", rank, " gave up: ", OneLine(PeerOf(rank).text))),
+           /*announced=*/true);
       return absl::OkStatus();
     case ControlFrame::Kind::kData: {
       auto node = arriving_.extract(Key(rank, frame.id));

@@ -87,8 +87,7 @@ void TcpMessages::Watch() {
 }
 
 void TcpMessages::Serve(int rank, uint32_t events) {
-  absl::Status why;
-  bool announced = false;
+  bool lost = false;
   {
     MutexLock lock(&mutex_);
     Peer& peer = PeerOf(rank);
@@ -101,21 +100,20 @@ void TcpMessages::Serve(int rank, uint32_t events) {
     handlers.take =
         [&](const ControlFrame& frame)
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return Take(rank, frame); };
+    absl::Status read;
     if ((events & ~uint32_t{EPOLLOUT}) != 0) {
-      why = peer.stream.Read(handlers, kTurnBytes);
+      read = peer.stream.Read(handlers, kTurnBytes);
     }
-    if (peer.lost) {  // it has said so
-      why = peer.why;
-      announced = true;
-    } else if (!why.ok()) {
-      why = absl::UnavailableError(
-          absl::StrCat("rank ", rank, " is gone: ", why.message()));
-      Lose(rank, why);
-    } else {
-      Flush(rank);
+    if (!read.ok() && !peer.lost) {
+      Lose(rank,
+           absl::UnavailableError(
+               absl::StrCat("rank ", rank, " is gone: ", read.message())),
+           /*announced=*/false);
     }
+    lost = peer.lost;
+    if (!lost) Flush(rank);
   }
-  if (!why.ok()) ends_.Set(rank, why, announced);
+  if (lost) ends_.Notify(rank);
 }
 
 void TcpMessages::SendFrame(int rank, Kind kind, const Message& message,
@@ -221,7 +219,10 @@ void TcpMessages::Forget(const MessagePtr& message) {
                  receives.end());
 }
 
-void TcpMessages::Lose(int rank, const absl::Status& why) {
+void TcpMessages::Lose(int rank, const absl::Status& why, bool announced) {
+  // Before the messages end: the first that does stops the communicator, and a
+  // collective that then looks for the reason finds it.
+  ends_.Record(rank, why, announced);
   Peer& peer = PeerOf(rank);
   peer.lost = true;
   peer.why = why;

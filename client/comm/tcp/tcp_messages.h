@@ -115,8 +115,9 @@ class TcpMessages {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Compare(const Message& message, const CollectiveHeader& theirs)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends all messages of a peer.
-  void Lose(int peer, const absl::Status& why)
+  // Ends all messages of a peer; PeerEnds::Notify is due once the lock is free.
+  // `announced` as for PeerEnds::Record.
+  void Lose(int peer, const absl::Status& why, bool announced)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives a message up.
   void Forget(const MessagePtr& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
