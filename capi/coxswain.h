@@ -422,7 +422,7 @@ typedef struct cx_vote {
   size_t size;
   int32_t refuse;  // not 0: this rank votes to skip the step, ...
   int32_t reserved;
-  const char* reason;  // ... and why. Counts with the term commit_vote
+  const char* reason;  // ... and why. Counts with the setting commit_vote
 } cx_vote;
 
 typedef struct cx_decision {

@@ -112,9 +112,9 @@ std::string PlanNames() {
       "                          start_step\n"
       "  at=next|generation|STEP where the change begins: by default with the\n"
       "                          next step of a job that runs\n";
-  for (const schedule::TermInfo& term : schedule::TermList()) {
-    absl::StrAppend(&text, "  ", term.name, "=", term.values, "\n",
-                    std::string(26, ' '), term.meaning, "\n");
+  for (const schedule::SettingInfo& setting : schedule::SettingList()) {
+    absl::StrAppend(&text, "  ", setting.name, "=", setting.values, "\n",
+                    std::string(26, ' '), setting.meaning, "\n");
   }
   return text;
 }

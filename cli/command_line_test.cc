@@ -566,9 +566,9 @@ TEST_F(CommandLineTest, HelpOfEveryCommandListsTheThreeWays) {
 TEST_F(CommandLineTest, HelpOfPlanSetListsTheTerms) {
   ASSERT_OK_AND_ASSIGN(CommandLine line,
                        ParseCommandLine({"plan", "set", "--help"}));
-  for (const schedule::TermInfo& term : schedule::TermList()) {
+  for (const schedule::SettingInfo& setting : schedule::SettingList()) {
     EXPECT_THAT(line.text,
-                HasSubstr("\n  " + term.name + "=" + term.values + "\n"));
+                HasSubstr("\n  " + setting.name + "=" + setting.values + "\n"));
   }
 }
 

@@ -206,12 +206,12 @@ std::string OtherValue(const schedule::PlanWords::value_type& word,
   return "";
 }
 
-// CONTRIBUTING.md promises that a new term needs only a row in the table of
+// CONTRIBUTING.md promises that a new setting needs only a row in the table of
 // terms for words, messages, records, JSON and comparisons.
-TEST(EveryTermTest, ComesBackFromWordsMessagesRecordsAndJson) {
+TEST(EverySettingTest, ComesBackFromWordsMessagesRecordsAndJson) {
   std::map<std::string, std::string> values;
-  for (const schedule::TermInfo& term : schedule::TermList()) {
-    values[term.name] = term.values;
+  for (const schedule::SettingInfo& setting : schedule::SettingList()) {
+    values[setting.name] = setting.values;
   }
   schedule::Plan plain;
   plain.hook = "bf16";

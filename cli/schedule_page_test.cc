@@ -17,11 +17,11 @@ namespace {
 std::string TermsAsMarkdown() {
   const auto defaults = schedule::Terms().ToMap();
   std::string table =
-      "| term | values | default | meaning |\n|---|---|---|---|\n";
-  for (const schedule::TermInfo& term : schedule::TermList()) {
-    absl::StrAppend(&table, "| `", term.name, "` | ",
-                    absl::StrReplaceAll(term.values, {{"|", ", "}}), " | `",
-                    defaults.at(term.name), "` | ", term.meaning, " |\n");
+      "| setting | values | default | meaning |\n|---|---|---|---|\n";
+  for (const schedule::SettingInfo& setting : schedule::SettingList()) {
+    absl::StrAppend(&table, "| `", setting.name, "` | ",
+                    absl::StrReplaceAll(setting.values, {{"|", ", "}}), " | `",
+                    defaults.at(setting.name), "` | ", setting.meaning, " |\n");
   }
   return table;
 }
@@ -42,8 +42,8 @@ TEST(SchedulePageTest, EveryTermIsExplainedBesidesTheTable) {
   const std::vector<std::string> parts =
       absl::StrSplit(page.str(), "<!-- terms -->\n");
   ASSERT_EQ(parts.size(), 3u);
-  for (const schedule::TermInfo& term : schedule::TermList()) {
-    EXPECT_THAT(parts[2], testing::HasSubstr(term.name));
+  for (const schedule::SettingInfo& setting : schedule::SettingList()) {
+    EXPECT_THAT(parts[2], testing::HasSubstr(setting.name));
   }
 }
 

@@ -17,17 +17,18 @@ std::string AllNames() {
   for (const NamedValue& value : StepSettings().Values()) {
     names.push_back(value.word);
   }
-  for (const TermInfo& term : TermList()) names.push_back(term.name);
+  for (const SettingInfo& setting : SettingList())
+    names.push_back(setting.name);
   return absl::StrJoin(names, ", ");
 }
 
 }  // namespace
 
 bool IsTerm(absl::string_view name) {
-  const std::vector<TermInfo> terms = TermList();
-  return std::any_of(terms.begin(), terms.end(), [name](const TermInfo& term) {
-    return term.name == name;
-  });
+  const std::vector<SettingInfo> terms = SettingList();
+  return std::any_of(
+      terms.begin(), terms.end(),
+      [name](const SettingInfo& setting) { return setting.name == name; });
 }
 
 std::vector<std::string> SplitPlanText(absl::string_view text) {

@@ -28,7 +28,8 @@ std::vector<std::string> SplitPlanText(absl::string_view text);
 absl::StatusOr<PlanWords> ParsePlanWords(
     const std::vector<std::string>& pieces);
 
-// Returns whether a word of this name sets a term, and not a field of its own.
+// Returns whether a word of this name sets one of its terms, and not a field of
+// its own.
 bool IsTerm(absl::string_view name);
 
 // Puts the values in the place of those that `settings` has. Fails with

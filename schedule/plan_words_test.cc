@@ -61,7 +61,7 @@ TEST(PlanWordsTest, AllOfThemMakeTheSameSettingsAgain) {
   settings.compression_start_step = 9;
   settings.terms.tail = TailPolicy::kCarry;
   const PlanWords words = PlanWordsOf(settings);
-  EXPECT_EQ(words.size(), 3 + TermList().size());
+  EXPECT_EQ(words.size(), 3 + SettingList().size());
   Settings again;
   ASSERT_OK(ApplyPlanWords(words, &again));
   EXPECT_TRUE(again.SameSettings(settings));

@@ -19,7 +19,7 @@ namespace coxswain::schedule {
 // fallback coordinator: the only code that puts its structs into messages and
 // takes them out. What a peer has sent is decoded and checked against bounds.h;
 // the functions fail with INVALID_ARGUMENT if a number or a text is beyond its
-// bound, or if a plan has a term or a value that is not known here.
+// bound, or if a plan has a setting or a value that is not known here.
 
 v1::Ticket ToWire(absl::string_view stream, const Ticket& ticket);
 absl::StatusOr<Ticket> TakeTicket(v1::Ticket* wire);

@@ -16,11 +16,11 @@ namespace {
 
 constexpr absl::Duration kMinTimeout = absl::Milliseconds(100);
 constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 7);
-// Longer than any name or value of a term.
-constexpr size_t kMaxTermBytes = 64;
+// Longer than any name or value of a setting.
+constexpr size_t kMaxSettingBytes = 64;
 
-// How one term is read and written.
-struct Term {
+// How one setting is read and written.
+struct Setting {
   std::string name;
   std::string values;
   std::string meaning;
@@ -31,26 +31,27 @@ struct Term {
 using Names = std::vector<absl::string_view>;
 
 template <typename E>
-Term Choice(std::string name, const Names& names, std::string meaning,
-            E Terms::*field) {
-  return Term{std::move(name), absl::StrJoin(names, "|"), std::move(meaning),
-              [names, field](Terms& terms, absl::string_view value) {
-                const auto found = std::find(names.begin(), names.end(), value);
-                if (found == names.end()) return false;
-                terms.*field = static_cast<E>(found - names.begin());
-                return true;
-              },
-              [names, field](const Terms& terms) {
-                return std::string(names[static_cast<size_t>(terms.*field)]);
-              }};
+Setting Choice(std::string name, const Names& names, std::string meaning,
+               E Terms::*field) {
+  return Setting{std::move(name), absl::StrJoin(names, "|"), std::move(meaning),
+                 [names, field](Terms& terms, absl::string_view value) {
+                   const auto found =
+                       std::find(names.begin(), names.end(), value);
+                   if (found == names.end()) return false;
+                   terms.*field = static_cast<E>(found - names.begin());
+                   return true;
+                 },
+                 [names, field](const Terms& terms) {
+                   return std::string(names[static_cast<size_t>(terms.*field)]);
+                 }};
 }
 
-Term Flag(std::string name, std::string meaning, bool Terms::*field) {
+Setting Flag(std::string name, std::string meaning, bool Terms::*field) {
   return Choice(std::move(name), {"false", "true"}, std::move(meaning), field);
 }
 
-Term Count(std::string name, std::string meaning, int64_t Terms::*field) {
-  return Term{
+Setting Count(std::string name, std::string meaning, int64_t Terms::*field) {
+  return Setting{
       std::move(name), "a number, from 0", std::move(meaning),
       [field](Terms& terms, absl::string_view value) {
         int64_t count = 0;
@@ -61,29 +62,29 @@ Term Count(std::string name, std::string meaning, int64_t Terms::*field) {
       [field](const Terms& terms) { return absl::StrCat(terms.*field); }};
 }
 
-Term Timeout(std::string name, std::string meaning,
-             absl::Duration Terms::*field) {
-  return Term{std::move(name),
-              absl::StrCat("a duration such as 90s or 5m, from ",
-                           absl::FormatDuration(kMinTimeout)),
-              std::move(meaning),
-              [field](Terms& terms, absl::string_view value) {
-                absl::Duration duration;
-                if (!absl::ParseDuration(value, &duration) ||
-                    duration < kMinTimeout || duration > kMaxTimeout) {
-                  return false;
-                }
-                terms.*field = duration;
-                return true;
-              },
-              [field](const Terms& terms) {
-                return absl::FormatDuration(terms.*field);
-              }};
+Setting Timeout(std::string name, std::string meaning,
+                absl::Duration Terms::*field) {
+  return Setting{std::move(name),
+                 absl::StrCat("a duration such as 90s or 5m, from ",
+                              absl::FormatDuration(kMinTimeout)),
+                 std::move(meaning),
+                 [field](Terms& terms, absl::string_view value) {
+                   absl::Duration duration;
+                   if (!absl::ParseDuration(value, &duration) ||
+                       duration < kMinTimeout || duration > kMaxTimeout) {
+                     return false;
+                   }
+                   terms.*field = duration;
+                   return true;
+                 },
+                 [field](const Terms& terms) {
+                   return absl::FormatDuration(terms.*field);
+                 }};
 }
 
-const std::vector<Term>& Table() {
+const std::vector<Setting>& Table() {
   using T = Terms;
-  static const auto* const terms = new std::vector<Term>{
+  static const auto* const terms = new std::vector<Setting>{
       Choice("adjust_scheduler", {"step", "batch", "global_batch"},
              "what one step of a learning-rate scheduler stands for",
              &T::adjust_scheduler),
@@ -133,15 +134,15 @@ absl::Status NotTogether(absl::string_view one, absl::string_view other,
 
 absl::Status Terms::Set(absl::string_view name, absl::string_view value) {
   Names names;
-  for (const Term& term : Table()) {
-    names.push_back(term.name);
-    if (term.name != name) continue;
-    if (term.parse(*this, value)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, "=", value, " is not valid: it is ", term.values));
+  for (const Setting& setting : Table()) {
+    names.push_back(setting.name);
+    if (setting.name != name) continue;
+    if (setting.parse(*this, value)) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, "=", value, " is not valid: it is ", setting.values));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no term of the schedule called \"", name,
+      absl::StrCat("there is no setting of the plan called \"", name,
                    "\"; there are ", absl::StrJoin(names, ", ")));
 }
 
@@ -150,12 +151,12 @@ absl::StatusOr<Terms> Terms::FromMap(
   Terms terms;
   for (const auto& [name, value] : values) {
     const size_t bytes = std::max(name.size(), value.size());
-    if (bytes > kMaxTermBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the term \"", OneLine(Shorten(name, kMaxTermBytes)),
-                       "\" of the schedule has ", bytes,
-                       " bytes in its name or value, and at most ",
-                       kMaxTermBytes, " are known here"));
+    if (bytes > kMaxSettingBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the setting \"", OneLine(Shorten(name, kMaxSettingBytes)),
+          "\" of the schedule has ", bytes,
+          " bytes in its name or value, and at most ", kMaxSettingBytes,
+          " are known here"));
     }
     COXSWAIN_RETURN_IF_ERROR(terms.Set(name, value));
   }
@@ -164,17 +165,18 @@ absl::StatusOr<Terms> Terms::FromMap(
 
 std::map<std::string, std::string> Terms::ToMap() const {
   std::map<std::string, std::string> values;
-  for (const Term& term : Table()) values[term.name] = term.format(*this);
+  for (const Setting& setting : Table())
+    values[setting.name] = setting.format(*this);
   return values;
 }
 
 std::vector<std::string> Terms::Changed() const {
   const Terms defaults;
   std::vector<std::string> changed;
-  for (const Term& term : Table()) {
-    const std::string value = term.format(*this);
-    if (value == term.format(defaults)) continue;
-    changed.push_back(absl::StrCat(term.name, "=", value));
+  for (const Setting& setting : Table()) {
+    const std::string value = setting.format(*this);
+    if (value == setting.format(defaults)) continue;
+    changed.push_back(absl::StrCat(setting.name, "=", value));
   }
   return changed;
 }
@@ -226,10 +228,10 @@ absl::StatusOr<Terms> ReadTerms(
   return terms;
 }
 
-std::vector<TermInfo> TermList() {
-  std::vector<TermInfo> list;
-  for (const Term& term : Table()) {
-    list.push_back({term.name, term.values, term.meaning});
+std::vector<SettingInfo> SettingList() {
+  std::vector<SettingInfo> list;
+  for (const Setting& setting : Table()) {
+    list.push_back({setting.name, setting.values, setting.meaning});
   }
   return list;
 }

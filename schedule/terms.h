@@ -66,8 +66,8 @@ enum class Windows {
 // the wire and in the coordinator's state: names and values as text, listed by
 // `coxswain plan set --help` and explained in docs/schedule.md. A row of the
 // table in terms.cc reads, prints and bounds each of them, and nothing else
-// names all of them: CONTRIBUTING.md, "How to add a plan term". A value:
-// copied, and used by one thread at a time.
+// names all of them: CONTRIBUTING.md, "How to add a setting of the plan". A
+// value: copied, and used by one thread at a time.
 struct Terms {
   // Exchanges gradients in every micro-batch; the optimizer steps stay the
   // same. Avoids local sums, at k times the traffic.
@@ -95,7 +95,8 @@ struct Terms {
   absl::Duration progress_timeout = absl::Minutes(5);
   OnStall on_stall = OnStall::kAbort;
 
-  // Fails with INVALID_ARGUMENT, naming the term, its value and the valid ones.
+  // Fails with INVALID_ARGUMENT, naming the setting, its value and the valid
+  // ones.
   absl::Status Set(absl::string_view name, absl::string_view value);
   // Returns terms with these values; those that are not among them keep their
   // defaults. Fails as Set, in a message of bounded length.
@@ -120,16 +121,16 @@ struct Terms {
 absl::StatusOr<Terms> ReadTerms(
     const std::map<std::string, std::string>& values);
 
-// One term for help texts and documents.
-struct TermInfo {
+// One of them, for help texts and documents.
+struct SettingInfo {
   std::string name;
   std::string values;  // such as "flush|carry|drop" or "a number, from 0"
   std::string meaning;
 };
-std::vector<TermInfo> TermList();
+std::vector<SettingInfo> SettingList();
 
 // Returns why the state is saved after step `steps_done` (counted from 1) by
-// the term checkpoint_every; empty if it is not.
+// the setting checkpoint_every; empty if it is not.
 std::string PlannedCheckpoint(int64_t checkpoint_every, int64_t steps_done);
 
 // Returns how many of a step's `total` micro-batches this rank runs: the

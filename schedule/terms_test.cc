@@ -32,7 +32,7 @@ TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
   ASSERT_OK_AND_ASSIGN(const Terms terms, Terms::FromMap(other));
   EXPECT_EQ(terms.ToMap(), other);
   EXPECT_EQ(terms.Changed().size(), other.size());
-  EXPECT_EQ(TermList().size(), other.size());
+  EXPECT_EQ(SettingList().size(), other.size());
   EXPECT_NE(terms, Terms());
 }
 

@@ -18,17 +18,17 @@ namespace coxswain {
 absl::Status CheckAveragerFits(const schedule::Plan& plan, int world_size,
                                const Hook& hook, const Averager* averager);
 
-// Fails with INVALID_ARGUMENT, naming a term of the plan that contradicts the
-// options, the hook or the averager. `skip_non_finite`: a step whose averages
-// are not finite is skipped.
+// Fails with INVALID_ARGUMENT, naming a setting of the plan that contradicts
+// the options, the hook or the averager. `skip_non_finite`: a step whose
+// averages are not finite is skipped.
 absl::Status CheckTermsFit(const schedule::Plan& plan,
                            const ReducerOptions& reducer, bool skip_non_finite,
                            const Hook& hook, const Averager* averager);
 
 // Returns whether no rank meets another in the step of this ticket: its
 // gradients stay its own, the averager does not join the ranks after it, and no
-// term of the plan needs all ranks there. `decided`: exchanges whose decision
-// this rank has.
+// setting of the plan needs all ranks there. `decided`: exchanges whose
+// decision this rank has.
 bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
                  int64_t decided, const Hook& hook, const Averager* averager);
 

@@ -45,7 +45,7 @@ struct DistributedDataParallelOptions {
   // something else, unless an operator has changed that.
   std::optional<schedule::Plan> plan;
   // The settings of the plan that an operator has changed: "accumulation", and
-  // the names of terms. Set by FollowSession.
+  // the names of settings. Set by FollowSession.
   std::set<std::string> changed_by_operator;
   // Make the hook and the averager of a later plan, such as MakePlannedHook and
   // MakePlannedAverager; null: the hook stays until the next generation.

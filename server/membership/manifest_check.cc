@@ -18,8 +18,8 @@
 namespace coxswain::server {
 namespace {
 
-// No value of a term needs more.
-constexpr int kMaxTermBytes = 128;
+// No value of a setting needs more.
+constexpr int kMaxSettingTextBytes = 128;
 
 // Of a text that is refused, in the error: receivers bound its length.
 constexpr size_t kMaxShownBytes = 128;
@@ -74,9 +74,9 @@ absl::Status CheckParameter(const ParameterInfo& parameter,
 
 absl::Status CheckTerms(const std::map<std::string, std::string>& values) {
   for (const auto& [name, value] : values) {
-    COXSWAIN_RETURN_IF_ERROR(AtMost("bytes in a term of the schedule",
+    COXSWAIN_RETURN_IF_ERROR(AtMost("bytes in a setting of the plan",
                                     std::max(name.size(), value.size()),
-                                    kMaxTermBytes, "max_term_bytes"));
+                                    kMaxSettingTextBytes, "max_term_bytes"));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const schedule::Terms terms,
                             schedule::Terms::FromMap(values));
