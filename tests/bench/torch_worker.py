@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import resource
+import statistics
 import sys
 import time
 
@@ -158,6 +159,26 @@ class Rank:
                 work.wait()
 
         return self._time(run)
+
+    def collective(self, name, size, count):
+        """As the lines of worker/comm_main.cc: the median of some calls."""
+        data = torch.zeros(int(size) // 4)
+        own = torch.zeros(data.numel() // dist.get_world_size())
+
+        def run():
+            if name == "allreduce":
+                dist.all_reduce(data)
+            else:
+                dist.reduce_scatter_tensor(own, data)
+
+        run()
+        times = []
+        for _ in range(int(count)):
+            begun = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begun)
+        dist.barrier()
+        return {"median": statistics.median(times)}
 
 
 def main():

@@ -1,5 +1,5 @@
-"""25 M parameters on two ranks over gloo, each a process: against PyTorch's
-DistributedDataParallel, and with buckets of several sizes."""
+"""25 M parameters on two ranks over gloo and over our sockets, each a process:
+against PyTorch's DistributedDataParallel over gloo, and with buckets of several sizes."""
 
 import models
 import ranks
@@ -34,18 +34,18 @@ def _less(times, step, compute):
     return [1e3 * (whole - part) for whole, part in pairs]
 
 
-def _against_torch(suffix, how, options):
+def _against_torch(prefix, suffix, goal, backend, how, options):
     def row(name, help_text, goal=None):
         return Row(
-            name + suffix,
+            prefix + name + suffix,
             "torch DistributedDataParallel",
             "ms",
             help_text,
             goal,
         )
 
-    of = "of 25.6 M parameters (ResNet-50), 2 ranks over gloo, " + how
-    exchange = row("ddp_exchange", "a step less its backward " + of, GOAL)
+    of = "of 25.6 M parameters (ResNet-50), 2 ranks over %s, " % backend + how
+    exchange = row("ddp_exchange", "a step less its backward " + of, goal)
     step = row("ddp_step", "a backward pass with exchange " + of)
     compute = row("ddp_backward", "a backward pass without exchange " + of)
 
@@ -53,7 +53,8 @@ def _against_torch(suffix, how, options):
         arguments = ["--shapes", ranks.shapes_text(models.resnet50())] + options
         cores = context.cores
         with ranks.Ranks(
-            ranks.ours(context.worker, *arguments), cores=cores
+            ranks.ours(context.worker, "--backend", backend, *arguments),
+            cores=cores,
         ) as ours, ranks.Ranks(ranks.torch(*arguments), cores=cores) as peer:
             times = _take(
                 context,
@@ -159,8 +160,14 @@ def _buckets(sizes):
 
 
 BENCHMARKS = [
-    _against_torch("", "gradients outside the buckets", []),
-    _against_torch("_view", "gradients as views into the buckets", ["--view"]),
+    *(
+        _against_torch(prefix, suffix, goal, backend, how, options)
+        for prefix, goal, backend in [("", GOAL, "gloo"), ("tcp_", 1.15, "tcp")]
+        for suffix, how, options in [
+            ("", "gradients outside the buckets", []),
+            ("_view", "gradients as views into the buckets", ["--view"]),
+        ]
+    ),
     Benchmark([ALL_REDUCE], measure_all_reduce),
     _buckets([1, 5, 25, 100]),
 ]

@@ -1,5 +1,7 @@
-"""Our sockets against Gloo and against two raw sockets: all-reduces of float32
-alone, two ranks over loopback, each a process."""
+"""Our sockets against Gloo, PyTorch's gloo and two raw sockets: collectives of
+float32 alone, over loopback, each rank a process."""
+
+import contextlib
 
 import ranks
 from measure import Benchmark, Result, Row
@@ -8,69 +10,119 @@ ROUNDS = 15
 WARM_UP = 2
 KIB = 1 << 10
 MIB = 1 << 20
-# (bytes, name, all-reduces a sample, at least so many times Gloo)
+# (ranks, bytes, name, calls a sample, at least so many times Gloo)
 SIZES = [
-    (4 * KIB, "4k", 300, None),
-    (64 * KIB, "64k", 200, None),
-    (1 * MIB, "1m", 40, None),
-    (64 * MIB, "64m", 3, 1.15),
+    (2, 4 * KIB, "4k", 300, None),
+    (2, 64 * KIB, "64k", 200, None),
+    (2, 1 * MIB, "1m", 40, None),
+    (2, 64 * MIB, "64m", 3, 1.15),
+    (4, 4 * KIB, "4k", 60, 20),
+    (4, 1 * MIB, "1m", 20, 4),
+    (4, 64 * MIB, "64m", 3, 1.5),
 ]
-# At most 1.2 times as long as the bytes alone.
+# Of two ranks: at most 1.2 times as long as the bytes alone.
 RAW_GOALS = {"64m": 1 / 1.2}
+# Of two ranks, against PyTorch: (call, bytes, name, calls a sample, goal).
+TORCH = [
+    ("allreduce", 4 * KIB, "4k", 300, 2),
+    ("allreduce", 64 * KIB, "64k", 200, 2),
+    ("allreduce", 64 * MIB, "64m", 3, None),
+    ("reducescatter", 16 * MIB, "16m", 9, 1.8),
+]
 
-GLOO = {
-    name: Row(
-        "tcp_allreduce_%s_2" % name,
-        "gloo",
-        "us",
-        "an all-reduce of %s bytes of float32, 2 ranks over loopback" % name,
-        goal,
-    )
-    for _, name, _, goal in SIZES
-}
-RAW = {
-    name: Row(
-        "tcp_raw_%s_2" % name,
-        "raw sockets",
-        "us",
-        "the same, against two sockets that exchange as many bytes",
-        RAW_GOALS.get(name),
-    )
-    for _, name, _, _ in SIZES
-}
+WORDS = {"allreduce": "an all-reduce", "reducescatter": "a reduce-scatter"}
 
 
-def _job(context, backend):
-    cores = context.cores if len(context.cores or []) >= 2 else None
+def _job(context, size, backend):
+    # More ranks than cores have to share them as the system sees fit.
+    cores = context.cores if size <= len(context.cores or []) else None
     return ranks.Ranks(
-        [context.comm_worker, "--backend", backend], size=2, cores=cores
+        [context.comm_worker, "--backend", backend], size=size, cores=cores
     )
 
 
-def measure(context):
-    rounds = context.samples or ROUNDS
-    ours = {name: [] for name in GLOO}
-    gloos = {name: [] for name in GLOO}
-    raws = {name: [] for name in GLOO}
-    with _job(context, "tcp") as tcp, _job(context, "gloo") as gloo:
-        for number in range(WARM_UP + rounds):
-            context.progress("round %d of %d" % (number + 1, WARM_UP + rounds))
-            for bytes_, name, count, _ in SIZES:
-                fewer = max(count // 10, 3)
-                samples = [
-                    tcp.slowest("allreduce %d %d" % (bytes_, count), "median"),
-                    gloo.slowest("allreduce %d %d" % (bytes_, fewer), "median"),
-                    tcp.slowest("exchange %d %d" % (bytes_, count), "median"),
-                ]
-                if number < WARM_UP:
-                    continue
-                for kept, sample in zip((ours, gloos, raws), samples):
-                    kept[name].append(1e6 * sample)
-    return [
-        Result(row, ours[name], peers[name])
-        for rows, peers in ((GLOO, gloos), (RAW, raws))
-        for name, row in rows.items()
-    ]
+def _of_peers(peers, job_of):
+    """Measures rows; `peers` has (row, name of a job, our command, the peer's)
+    for each, and `job_of` makes the job of a name. "tcp" is ours."""
+
+    def measure(context):
+        rounds = context.samples or ROUNDS
+        ours = [[] for _ in peers]
+        theirs = [[] for _ in peers]
+        names = sorted({"tcp"} | {name for _, name, _, _ in peers})
+        with contextlib.ExitStack() as stack:
+            jobs = {
+                name: stack.enter_context(job_of(context, name))
+                for name in names
+            }
+            for number in range(WARM_UP + rounds):
+                context.progress(
+                    "round %d of %d" % (number + 1, WARM_UP + rounds)
+                )
+                for i, (_, name, command, other) in enumerate(peers):
+                    mine = jobs["tcp"].slowest(command, "median")
+                    peer = jobs[name].slowest(other, "median")
+                    if number >= WARM_UP:
+                        ours[i].append(1e6 * mine)
+                        theirs[i].append(1e6 * peer)
+        return [
+            Result(row, ours[i], theirs[i])
+            for i, (row, _, _, _) in enumerate(peers)
+        ]
+
+    return Benchmark([row for row, _, _, _ in peers], measure)
 
 
-BENCHMARKS = [Benchmark(list(GLOO.values()) + list(RAW.values()), measure)]
+def _against_gloo(size):
+    """With two ranks also against raw sockets, in the same rounds."""
+    peers = []
+    for _, bytes_, name, count, goal in (s for s in SIZES if s[0] == size):
+        command = "allreduce %d %d" % (bytes_, count)
+        row = Row(
+            "tcp_allreduce_%s_%d" % (name, size),
+            "gloo",
+            "us",
+            "an all-reduce of %s bytes of float32, %d ranks over loopback"
+            % (name, size),
+            goal,
+        )
+        fewer = "allreduce %d %d" % (bytes_, max(count // 10, 3))
+        peers.append((row, "gloo", command, fewer))
+        if size == 2:
+            raw = Row(
+                "tcp_raw_%s_2" % name,
+                "raw sockets",
+                "us",
+                "the same, against two sockets that exchange as many bytes",
+                RAW_GOALS.get(name),
+            )
+            exchange = "exchange %d %d" % (bytes_, count)
+            peers.append((raw, "tcp", command, exchange))
+    return _of_peers(peers, lambda context, name: _job(context, size, name))
+
+
+def _against_torch():
+    peers = []
+    for call, bytes_, name, count, goal in TORCH:
+        row = Row(
+            "tcp_torch_%s_%s_2" % (call, name),
+            "torch gloo",
+            "us",
+            "%s of %s bytes of float32, 2 ranks over loopback"
+            % (WORDS[call], name),
+            goal,
+        )
+        arguments = "%s %d %d" % (call, bytes_, count)
+        peers.append((row, "torch", arguments, "collective " + arguments))
+
+    def job_of(context, name):
+        if name == "tcp":
+            return _job(context, 2, name)
+        return ranks.Ranks(
+            ranks.torch("--shapes", "10"), cores=context.cores
+        )
+
+    return _of_peers(peers, job_of)
+
+
+BENCHMARKS = [_against_gloo(2), _against_gloo(4), _against_torch()]

@@ -3,6 +3,7 @@
 //
 //   allreduce BYTES COUNT   sums up float32 in the back end's own memory,
 //                           COUNT times; the median's time
+//   reducescatter BYTES COUNT   the same of a reduce-scatter
 //   copy BYTES COUNT        what copying takes, on all ranks at once
 //   exchange BYTES COUNT    what two sockets take to send as much each way as
 //                           an all-reduce of BYTES does, of two ranks
@@ -60,18 +61,24 @@ absl::StatusOr<double> Median(int64_t count,
   return *middle;
 }
 
-absl::StatusOr<double> AllReduce(Communicator& communicator, int64_t bytes,
-                                 int64_t count) {
+absl::StatusOr<double> Reduce(Communicator& communicator, bool scatters,
+                              int64_t bytes, int64_t count) {
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::unique_ptr<BufferOwner> buffer,
       communicator.AllocateBuffer(bytes / 4, DType::kFloat32));
   const Span span = buffer->span();
   std::fill_n(static_cast<float*>(span.data), span.count, 0.0f);
-  COXSWAIN_RETURN_IF_ERROR(communicator.AllReduce(span)->Wait(kTimeout));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const double median, Median(count, [&] {
-        return communicator.AllReduce(span)->Wait(kTimeout);
-      }));
+  Span own = span;
+  own.count = span.count / communicator.size();
+  std::vector<float> result(static_cast<size_t>(own.count));
+  own.data = result.data();
+  const auto run = [&] {
+    return (scatters ? communicator.ReduceScatter(span, own)
+                     : communicator.AllReduce(span))
+        ->Wait(kTimeout);
+  };
+  COXSWAIN_RETURN_IF_ERROR(run());
+  COXSWAIN_ASSIGN_OR_RETURN(const double median, Median(count, run));
   COXSWAIN_RETURN_IF_ERROR(communicator.Barrier()->Wait(kTimeout));
   return median;
 }
@@ -108,7 +115,9 @@ absl::StatusOr<double> Obey(const CommunicatorOptions& options,
   int64_t count = 0;
   words >> command >> bytes >> count;
   if (words && bytes >= 4 && count >= 1) {
-    if (command == "allreduce") return AllReduce(communicator, bytes, count);
+    if (command == "allreduce" || command == "reducescatter") {
+      return Reduce(communicator, command == "reducescatter", bytes, count);
+    }
     if (command == "copy") return Copy(communicator, bytes, count);
     if (command == "exchange") return Exchange(options, bytes, count);
   }

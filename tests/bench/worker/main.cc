@@ -48,6 +48,7 @@ void AddOptions(CLI::App& app, RankOptions& rank, NetworkOptions& network) {
       ->required();
   app.add_option("--address", rank.address, "where peers reach this rank")
       ->capture_default_str();
+  app.add_option("--backend", rank.backend)->capture_default_str();
   app.add_option("--hook", rank.hook)->capture_default_str();
   app.add_flag("--view", rank.view, "gradients are views into the buckets");
   app.add_flag("--statistics", rank.statistics);

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "client/comm/gloo/gloo_communicator.h"
+#include "client/comm/backends/registry.h"
 #include "hooks/registry/registry.h"
 #include "tests/support/file_store.h"
 
@@ -48,7 +48,8 @@ absl::Status Rank::Connect(const RankOptions& options) {
   where.address = options.address;
   where.store = std::make_shared<FileStore>(options.store);
   where.timeout = kTimeout;
-  COXSWAIN_ASSIGN_OR_RETURN(communicator_, ConnectGloo(where));
+  COXSWAIN_ASSIGN_OR_RETURN(communicator_,
+                            coxswain::Connect(options.backend, where));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook, MakeHook(options.hook));
   torch::DistributedDataParallelOptions ddp;
   ddp.gradient_as_bucket_view = options.view;

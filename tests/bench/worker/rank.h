@@ -20,6 +20,7 @@ struct RankOptions {
   int size = 2;
   std::string store;  // a folder that the ranks share: see FileStore
   std::string address = "127.0.0.1";
+  std::string backend = "gloo";
   std::string hook = "allreduce";
   // Gradients are views into the buckets, and zeroed between steps; otherwise
   // they are tensors of their own, and dropped.
@@ -41,7 +42,7 @@ struct Timing {
   absl::Duration in_finish;
 };
 
-// One rank that takes steps of a network over gloo, on one thread of libtorch.
+// One rank that takes steps of a network, on one thread of libtorch.
 // All ranks make the same calls; each begins when all ranks have come to it.
 class Rank {
  public:
