@@ -21,8 +21,8 @@
 namespace coxswain {
 namespace {
 
-// How long a collective whose peer is gone waits to learn why: the peer has
-// said so on another connection, if it could.
+// How long a collective whose peer is gone waits to learn why, where the peer's
+// reason, on another connection, has not arrived before.
 constexpr absl::Duration kReason = absl::Milliseconds(50);
 
 class TcpCommunicator : public Communicator, public PeerLossSource {
@@ -154,6 +154,7 @@ WorkPtr TcpCommunicator::Message(bool sends, const Span& span, int peer,
 
 absl::Status TcpCommunicator::WhyGone(int peer, const absl::Status& status) {
   if (!absl::IsUnavailable(status)) return status;
+  messages_->Look(peer);
   absl::Status why = ends_.Await(peer, kReason);
   if (!why.ok()) return why;
   return WithPrefix(absl::StrCat("rank ", peer, " is gone: "), status);

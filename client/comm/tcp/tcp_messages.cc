@@ -81,12 +81,13 @@ void TcpMessages::Watch() {
     for (int i = 0; i < ready; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       if (event.data.u32 == kWakeMark) return;
-      Serve(static_cast<int>(event.data.u32), event.events);
+      Serve(static_cast<int>(event.data.u32),
+            (event.events & ~uint32_t{EPOLLOUT}) != 0);
     }
   }
 }
 
-void TcpMessages::Serve(int rank, uint32_t events) {
+void TcpMessages::Serve(int rank, bool reads) {
   bool lost = false;
   {
     MutexLock lock(&mutex_);
@@ -101,9 +102,7 @@ void TcpMessages::Serve(int rank, uint32_t events) {
         [&](const ControlFrame& frame)
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return Take(rank, frame); };
     absl::Status read;
-    if ((events & ~uint32_t{EPOLLOUT}) != 0) {
-      read = peer.stream.Read(handlers, kTurnBytes);
-    }
+    if (reads) read = peer.stream.Read(handlers, kTurnBytes);
     if (!read.ok() && !peer.lost) {
       Lose(rank,
            absl::UnavailableError(

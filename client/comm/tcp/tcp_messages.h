@@ -68,6 +68,10 @@ class TcpMessages {
   // INVALID_ARGUMENT where the ends differ.
   absl::Status Await(const MessagePtr& message, absl::Duration timeout);
 
+  // Takes what a peer has sent already, on the calling thread: what it sent
+  // before it closed another connection is known after that.
+  void Look(int peer) { Serve(peer, /*reads=*/true); }
+
   // Ends all waits, now and later, and sends the peers the reason.
   void Stop(absl::string_view why);
 
@@ -95,8 +99,8 @@ class TcpMessages {
 
   MessagePtr NewMessage(bool sends, int peer, uint32_t tag, const Span& span);
   void Watch();
-  // What was lost while reading or writing.
-  void Serve(int peer, uint32_t events);
+  // Reads where it is asked to, and writes what is due.
+  void Serve(int peer, bool reads);
   absl::StatusOr<char*> Place(int peer, const ControlFrame& frame)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Take(int peer, const ControlFrame& frame)
