@@ -282,6 +282,29 @@ absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
   return facts;
 }
 
+absl::Status CheckCertificates(absl::string_view pem) {
+  // Text ends there for gRPC, and not for the rest of this function.
+  if (absl::StrContains(pem, '\0')) {
+    return absl::InvalidArgumentError("no PEM text: it has zero bytes");
+  }
+  const Bio bio = Reading(pem);
+  for (int whole = 0;; ++whole) {
+    const Certificate certificate(
+        PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+    if (certificate != nullptr) continue;
+    // How OpenSSL reports that nothing more begins.
+    const bool at_end =
+        ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+    const std::string error = LastError();
+    if (!at_end) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "certificate ", whole + 1, " in the file is broken: ", error));
+    }
+    if (whole > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("no certificate as PEM text");
+  }
+}
+
 absl::Status CheckNotExpired(absl::string_view pem, absl::Time now) {
   const auto facts = ReadCertificate(pem);
   if (!facts.ok()) return absl::UnauthenticatedError(facts.status().message());
@@ -319,6 +342,11 @@ absl::Status CheckKeyBelongs(absl::string_view cert, absl::string_view key) {
   ERR_clear_error();
   return absl::InvalidArgumentError(
       "the private key is not that of the certificate");
+}
+
+absl::StatusOr<std::string> OnlyKey(absl::string_view key) {
+  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey private_key, ParseKey(key));
+  return ToPem(private_key.get());
 }
 
 std::string Sha256(absl::string_view text) {

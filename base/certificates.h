@@ -73,6 +73,11 @@ class CertificateAuthority {
 // INVALID_ARGUMENT if there is none.
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem);
 
+// Fails with INVALID_ARGUMENT unless the text has a certificate, and all that
+// it begins are whole: of a file that is still being written, the last one is
+// not.
+absl::Status CheckCertificates(absl::string_view pem);
+
 // Fails with UNAUTHENTICATED if it has expired by `now`, or is no certificate.
 absl::Status CheckNotExpired(absl::string_view pem, absl::Time now);
 
@@ -89,6 +94,10 @@ std::optional<CertificateSubject> SubjectOf(
 // Fails with INVALID_ARGUMENT if the text is no private key, or not that of the
 // first certificate.
 absl::Status CheckKeyBelongs(absl::string_view cert, absl::string_view key);
+
+// Returns the first private key of the text, without what else is in it. Fails
+// with INVALID_ARGUMENT if there is none.
+absl::StatusOr<std::string> OnlyKey(absl::string_view key);
 
 // Returns a digest of 32 bytes, which reveals nothing about `text`. How long
 // the comparison of two digests takes reveals nothing about the texts either.

@@ -34,21 +34,25 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return absl::InvalidArgumentError(text.status().message());
 }
 
+absl::Status IsEmpty(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(path, " is empty"));
+}
+
 absl::StatusOr<std::string> ReadValid(const std::string& path, absl::Time now) {
   COXSWAIN_ASSIGN_OR_RETURN(const std::string pem, ReadFile(path));
-  const auto facts = ReadCertificate(pem);
-  COXSWAIN_RETURN_IF_ERROR(About(path, facts.status()));
-  if (now > facts->not_after) {
+  if (pem.empty()) return IsEmpty(path);
+  COXSWAIN_RETURN_IF_ERROR(About(path, CheckCertificates(pem)));
+  COXSWAIN_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadCertificate(pem));
+  if (now > facts.not_after) {
     return absl::InvalidArgumentError(absl::StrCat(
-        path, ": the certificate '", facts->common_name, "' expired at ",
-        absl::FormatTime(facts->not_after, absl::UTCTimeZone()), ": renew it"));
+        path, ": the certificate '", facts.common_name, "' expired at ",
+        absl::FormatTime(facts.not_after, absl::UTCTimeZone()), ": renew it"));
   }
-  if (now < facts->not_before) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": the certificate '", facts->common_name,
-                     "' is valid only from ",
-                     absl::FormatTime(facts->not_before, absl::UTCTimeZone()),
-                     ": check this host's clock"));
+  if (now < facts.not_before) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the certificate '", facts.common_name, "' is valid only from ",
+        absl::FormatTime(facts.not_before, absl::UTCTimeZone()),
+        ": check this host's clock"));
   }
   return pem;
 }
@@ -73,17 +77,20 @@ WatchedFile::Mark WatchedFile::MarkOf(const std::string& path) {
 }
 
 bool WatchedFile::Changed() const {
-  if (!read_) return true;
+  if (!noted_) return true;
   const Mark now = MarkOf(path_);
   return now.device != mark_.device || now.inode != mark_.inode ||
          now.size != mark_.size || now.modified_ns != mark_.modified_ns ||
          now.changed_ns != mark_.changed_ns;
 }
 
-absl::StatusOr<std::string> WatchedFile::Read() {
-  // Before it is read: what is written meanwhile is seen as a change.
+void WatchedFile::Note() {
   mark_ = MarkOf(path_);
-  read_ = true;
+  noted_ = true;
+}
+
+absl::StatusOr<std::string> WatchedFile::Read() {
+  Note();  // Before: what is written meanwhile is seen as a change.
   if (mark_.size > kMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat(path_, " has ", mark_.size,
                                                    " bytes; at most ",
@@ -110,19 +117,27 @@ bool IsLoopbackHost(absl::string_view host) {
          IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
-absl::Status CheckTlsFiles(const TlsFiles& files, absl::Time now) {
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, absl::Time now) {
   if (files.cert.empty() != files.key.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--tls-cert and --tls-key belong together: ",
         files.cert.empty() ? "--tls-cert" : "--tls-key", " is missing"));
   }
+  TlsTexts texts;
   if (!files.ca.empty()) {
-    COXSWAIN_RETURN_IF_ERROR(ReadValid(files.ca, now).status());
+    COXSWAIN_ASSIGN_OR_RETURN(texts.ca, ReadValid(files.ca, now));
   }
-  if (files.cert.empty()) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string cert, ReadValid(files.cert, now));
+  if (files.cert.empty()) return texts;
+  COXSWAIN_ASSIGN_OR_RETURN(texts.cert, ReadValid(files.cert, now));
   COXSWAIN_ASSIGN_OR_RETURN(const std::string key, ReadFile(files.key));
-  return About(files.key, CheckKeyBelongs(cert, key));
+  if (key.empty()) return IsEmpty(files.key);
+  COXSWAIN_RETURN_IF_ERROR(About(files.key, CheckKeyBelongs(texts.cert, key)));
+  COXSWAIN_ASSIGN_OR_RETURN(texts.key, OnlyKey(key));
+  return texts;
+}
+
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::Time now) {
+  return ReadTlsFiles(files, now).status();
 }
 
 absl::Status CheckClientSecurity(const ClientSecurity& security,

@@ -23,12 +23,15 @@ class WatchedFile {
   explicit WatchedFile(std::string path) : path_(std::move(path)) {}
 
   // Returns whether the file is another one, or has other times or another
-  // size, than at the last Read(); true before the first. Costs one stat().
+  // size, than at the last Note(); true before the first. Costs one stat().
   bool Changed() const;
 
-  // Returns its present contents. Fails with the system's error (NOT_FOUND,
-  // PERMISSION_DENIED, ...), or with INVALID_ARGUMENT if it is too large;
-  // messages name the file.
+  // Makes Changed() compare with the file as it is now.
+  void Note();
+
+  // Calls Note(), and returns its present contents. Fails with the system's
+  // error (NOT_FOUND, PERMISSION_DENIED, ...), or with INVALID_ARGUMENT if it
+  // is too large; messages name the file.
   absl::StatusOr<std::string> Read();
 
   const std::string& path() const { return path_; }
@@ -44,7 +47,7 @@ class WatchedFile {
   static Mark MarkOf(const std::string& path);
 
   const std::string path_;
-  bool read_ = false;
+  bool noted_ = false;
   Mark mark_;
 };
 
@@ -56,6 +59,17 @@ struct TlsFiles {
   std::string ca;    // the authority that has signed the peers'
 
   bool any() const { return !cert.empty() || !key.empty() || !ca.empty(); }
+};
+
+// The contents of those files. Empty: none.
+struct TlsTexts {
+  std::string cert;
+  std::string key;  // the key alone
+  std::string ca;
+
+  bool operator==(const TlsTexts& other) const {
+    return cert == other.cert && key == other.key && ca == other.ca;
+  }
 };
 
 // What a client presents to the coordinator. Empty: it connects in plain text.
@@ -70,10 +84,14 @@ struct ClientSecurity {
 // as reachable from elsewhere.
 bool IsLoopbackHost(absl::string_view host);
 
-// Reads the files that are named. Fails with INVALID_ARGUMENT, naming the one
-// that cannot be read, is no PEM, does not belong to the other one or has
-// expired at `now`, and what to do. For the start of a program: gRPC would
-// accept them, and refuse each connection without a reason.
+// Returns the contents of the files that are named. Fails with
+// INVALID_ARGUMENT, naming the one that cannot be read, is no PEM or not whole,
+// does not belong to the other one or has expired at `now`, and what to do.
+// What has passed this gRPC can use: with other texts it would refuse each
+// connection without a reason, or end the process.
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, absl::Time now);
+
+// Fails as ReadTlsFiles() does. For the start of a program.
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::Time now);
 
 // The same for a client that connects to HOST:PORT, or to several with commas

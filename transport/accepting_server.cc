@@ -62,6 +62,7 @@ absl::StatusOr<std::unique_ptr<AcceptingServer>> AcceptingServer::Start(
     Options options, grpc::ServerBuilder* builder) {
   Configure(options, builder);
   std::unique_ptr<AcceptingServer> result(new AcceptingServer);
+  result->credentials_ = options.credentials;
   result->entrance_ = builder->experimental().AddExternalConnectionAcceptor(
       EntranceType::FROM_FD, options.credentials);
   result->server_ = builder->BuildAndStart();

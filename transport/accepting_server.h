@@ -58,6 +58,8 @@ class AcceptingServer {
  private:
   AcceptingServer() = default;
 
+  // First, so that it ends last: it keeps the certificates up to date.
+  std::shared_ptr<grpc::ServerCredentials> credentials_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> entrance_;
   // Ends first: gRPC would not close what comes after the server's end.

@@ -10,12 +10,13 @@
 #include "base/clock.h"
 #include "base/logging.h"
 #include "base/mutex.h"
+#include "base/status_macros.h"
 #include "base/tls_files.h"
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/server_credentials.h"
-#include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "transport/bulk_channel.h"
+#include "transport/certificate_watch.h"
 
 namespace coxswain {
 namespace {
@@ -23,7 +24,6 @@ namespace {
 using grpc::experimental::ClientInterceptorFactoryInterface;
 using grpc::experimental::ClientRpcInfo;
 using grpc::experimental::ExternalCertificateVerifier;
-using grpc::experimental::FileWatcherCertificateProvider;
 using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::Interceptor;
 using grpc::experimental::InterceptorBatchMethods;
@@ -31,14 +31,6 @@ using grpc::experimental::TlsChannelCredentialsOptions;
 using grpc::experimental::TlsCredentialsOptions;
 using grpc::experimental::TlsCustomVerificationCheckRequest;
 using grpc::experimental::TlsServerCredentialsOptions;
-
-// How often gRPC looks whether a file has changed.
-constexpr unsigned int kLookSeconds = 1;
-
-std::shared_ptr<FileWatcherCertificateProvider> Watch(const TlsFiles& files) {
-  return std::make_shared<FileWatcherCertificateProvider>(
-      files.key, files.cert, files.ca, kLookSeconds);
-}
 
 void UseAll(const TlsFiles& files, TlsCredentialsOptions* options) {
   options->watch_root_certs();
@@ -135,14 +127,19 @@ class TokenFactory : public ClientInterceptorFactoryInterface {
   const std::shared_ptr<Token> token_;
 };
 
+// Null: in plain text.
+using Certificates = std::shared_ptr<const CertificateWatch>;
+Certificates CertificatesOf(const ClientSecurity& security) {
+  return IsEncrypted(security) ? CertificateWatch::Of(security.tls) : nullptr;
+}
+
 // To the coordinator: encrypted if there is a certificate authority, which then
-// must vouch for a certificate with the coordinator's host name. Files are read
-// again, within seconds, when they change; connections that are there stay.
+// must vouch for a certificate with the coordinator's host name.
 std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
-    const ClientSecurity& security) {
-  if (!IsEncrypted(security)) return grpc::InsecureChannelCredentials();
+    const ClientSecurity& security, const Certificates& certificates) {
+  if (certificates == nullptr) return grpc::InsecureChannelCredentials();
   TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(Watch(security.tls));
+  options.set_certificate_provider(certificates->provider());
   UseAll(security.tls, &options);
   return grpc::experimental::TlsCredentials(options);
 }
@@ -150,10 +147,11 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
 // To this job's fallback coordinator: its certificate names no host, but
 // the job (or an operator).
 std::shared_ptr<grpc::ChannelCredentials> MakeFallbackChannelCredentials(
-    const ClientSecurity& security, absl::string_view job) {
-  if (!IsEncrypted(security)) return grpc::InsecureChannelCredentials();
+    const ClientSecurity& security, const Certificates& certificates,
+    absl::string_view job) {
+  if (certificates == nullptr) return grpc::InsecureChannelCredentials();
   TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(Watch(security.tls));
+  options.set_certificate_provider(certificates->provider());
   UseAll(security.tls, &options);
   options.set_certificate_verifier(
       ExternalCertificateVerifier::Create<OfJobVerifier>(std::string(job)));
@@ -225,9 +223,11 @@ bool IsEncrypted(const ClientSecurity& security) {
 
 std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
     const std::string& address, const ClientSecurity& security) {
-  return grpc::experimental::CreateCustomChannelWithInterceptors(
-      address, MakeChannelCredentials(security), Arguments(),
+  Certificates certificates = CertificatesOf(security);
+  auto channel = grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, MakeChannelCredentials(security, certificates), Arguments(),
       MakeTokenInterceptors(security, address));
+  return Holding(std::move(certificates), std::move(channel));
 }
 
 std::vector<std::shared_ptr<grpc::Channel>> MakeCoordinatorChannels(
@@ -242,8 +242,11 @@ std::vector<std::shared_ptr<grpc::Channel>> MakeCoordinatorChannels(
 std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,
     const std::string& job) {
-  return grpc::CreateCustomChannel(
-      address, MakeFallbackChannelCredentials(security, job), Arguments());
+  Certificates certificates = CertificatesOf(security);
+  auto channel = grpc::CreateCustomChannel(
+      address, MakeFallbackChannelCredentials(security, certificates, job),
+      Arguments());
+  return Holding(std::move(certificates), std::move(channel));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
@@ -259,11 +262,14 @@ MakeFallbackServerCredentials(const ClientSecurity& security) {
         "this worker has no certificate that its peers could check: give "
         "--tls-cert and --tls-key");
   }
-  TlsServerCredentialsOptions options(Watch(security.tls));
+  Certificates certificates = CertificatesOf(security);
+  COXSWAIN_RETURN_IF_ERROR(certificates->status());
+  TlsServerCredentialsOptions options(certificates->provider());
   UseAll(security.tls, &options);
   options.set_cert_request_type(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  return grpc::experimental::TlsServerCredentials(options);
+  return Holding(std::move(certificates),
+                 grpc::experimental::TlsServerCredentials(options));
 }
 
 absl::Status AdmitToFallback(const grpc::ServerContextBase& context,

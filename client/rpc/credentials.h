@@ -22,7 +22,9 @@ namespace coxswain {
 bool IsEncrypted(const ClientSecurity& security);
 
 // Returns a connection of its own to the coordinator at HOST:PORT. gRPC
-// connects, and connects again, when there is something to send.
+// connects, and connects again, when there is something to send. Files of
+// certificates that change are taken within seconds if they are good, and those
+// of before stay in use if they are not.
 std::shared_ptr<grpc::Channel> MakeCoordinatorChannel(
     const std::string& address, const ClientSecurity& security = {});
 
@@ -37,7 +39,9 @@ std::shared_ptr<grpc::Channel> MakeFallbackChannel(
 
 // Returns the credentials of a fallback coordinator. Fails with
 // FAILED_PRECONDITION if the coordinator authenticates its callers, and this
-// worker has no certificate for its peers to check.
+// worker has no certificate for its peers to check, and with INVALID_ARGUMENT
+// if the files of certificates are not good. They are watched while the
+// credentials live.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>
 MakeFallbackServerCredentials(const ClientSecurity& security);
 

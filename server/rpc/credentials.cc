@@ -13,16 +13,13 @@
 #include "grpc/grpc_security.h"
 #include "grpc/grpc_security_constants.h"
 #include "grpcpp/security/server_credentials.h"
-#include "grpcpp/security/tls_certificate_provider.h"
+#include "transport/certificate_watch.h"
 
 namespace coxswain::server {
 namespace {
 
-using grpc::experimental::FileWatcherCertificateProvider;
 using grpc::experimental::TlsServerCredentialsOptions;
 
-// How often gRPC looks whether a file has changed.
-constexpr unsigned int kLookSeconds = 1;
 constexpr char kTokenHeader[] = "authorization";
 constexpr absl::string_view kBearer = "Bearer ";
 // A property of a connection whose certificate has been checked. It is kept in
@@ -77,16 +74,17 @@ grpc_ssl_client_certificate_request_type WhatToAskFor(
 
 }  // namespace
 
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const SecurityOptions& options) {
   if (!options.encrypts()) return grpc::InsecureServerCredentials();
-  TlsServerCredentialsOptions tls(
-      std::make_shared<FileWatcherCertificateProvider>(
-          options.tls.key, options.tls.cert, options.tls.ca, kLookSeconds));
+  auto certificates = CertificateWatch::Of(options.tls);
+  COXSWAIN_RETURN_IF_ERROR(certificates->status());
+  TlsServerCredentialsOptions tls(certificates->provider());
   tls.watch_identity_key_cert_pairs();
   if (!options.tls.ca.empty()) tls.watch_root_certs();
   tls.set_cert_request_type(WhatToAskFor(options));
-  return grpc::experimental::TlsServerCredentials(tls);
+  return Holding(std::move(certificates),
+                 grpc::experimental::TlsServerCredentials(tls));
 }
 
 absl::StatusOr<std::shared_ptr<CallerIdentities>> CallerIdentities::Open(

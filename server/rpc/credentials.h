@@ -16,10 +16,11 @@ namespace coxswain::server {
 
 // All that the coordinator knows of gRPC's credentials.
 
-// Returns the credentials of a server with these options. Certificates are read
-// again, within seconds, when their files change; connections that are there
-// stay.
-std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(
+// Returns the credentials of a server with these options. Files of certificates
+// that change are taken within seconds if they are good, while the credentials
+// live; connections that are there stay. Fails with INVALID_ARGUMENT, naming
+// the file, if they are not good now.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const SecurityOptions& options);
 
 // Identifies the caller. Thread-safe.

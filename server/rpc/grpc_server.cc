@@ -44,13 +44,14 @@ using grpc::experimental::ServerRpcInfo;
 constexpr int64_t kLeastHeldBytes = 64 << 20;
 constexpr int64_t kHeldPart = 4;
 
-AcceptingServer::Options OptionsOf(const RpcOptions& rpc,
-                                   const SecurityOptions& security) {
+absl::StatusOr<AcceptingServer::Options> OptionsOf(
+    const RpcOptions& rpc, const SecurityOptions& security) {
   AcceptingServer::Options options;
   options.limits.max_waiting_connections = rpc.max_waiting_connections;
   options.limits.preface_timeout = rpc.preface_timeout;
   options.limits.keepalive_timeout = rpc.keepalive_timeout;
-  options.credentials = MakeServerCredentials(security);
+  COXSWAIN_ASSIGN_OR_RETURN(options.credentials,
+                            MakeServerCredentials(security));
   options.preface = security.encrypts() ? Preface::kTls : Preface::kHttp2;
   options.handshake_timeout = rpc.preface_timeout;
   options.max_message_bytes = rpc.max_message_bytes;
@@ -225,7 +226,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
       ConnectionLimit(options.max_connections));
   grpc::ServerBuilder builder;
   ConfigureServer(&builder);
-  AcceptingServer::Options accepting = OptionsOf(options, security);
+  COXSWAIN_ASSIGN_OR_RETURN(AcceptingServer::Options accepting,
+                            OptionsOf(options, security));
   accepting.listeners = std::move(listeners);
   accepting.connections = parts->connections;
   COXSWAIN_ASSIGN_OR_RETURN(
