@@ -1,12 +1,19 @@
 // TLS between the coordinator and the library that workers use, over loopback.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/fake_clock.h"
+#include "base/logging.h"
+#include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
 #include "gmock/gmock.h"
@@ -36,6 +43,47 @@ MATCHER(IsNotAnswered, "is not answered") {
   *result_listener << arg.ToString();
   return absl::IsUnavailable(arg) || absl::IsDeadlineExceeded(arg);
 }
+
+// What this process logs of one event.
+class EventLog : public LogSink {
+ public:
+  explicit EventLog(std::string event) : event_(std::move(event)) {
+    AddLogSink(this);
+  }
+  ~EventLog() override { RemoveLogSink(this); }
+
+  void OnLine(const LogLine& line) override {
+    if (line.event != event_) return;
+    MutexLock lock(&mutex_);
+    lines_.push_back(FormatLogLine(LogFormat::kText, line));
+    changed_.NotifyAll();
+  }
+
+  // Waits for a line with both words.
+  bool Await(const std::string& one, const std::string& other) {
+    MutexLock lock(&mutex_);
+    return changed_.WaitFor(&mutex_, kTimeout,
+                            [&]() { return Count(one, other) > 0; });
+  }
+  int64_t CountOf(const std::string& one, const std::string& other) {
+    MutexLock lock(&mutex_);
+    return Count(one, other);
+  }
+
+ private:
+  int64_t Count(const std::string& one, const std::string& other) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::count_if(
+        lines_.begin(), lines_.end(), [&](const std::string& line) {
+          return absl::StrContains(line, one) && absl::StrContains(line, other);
+        });
+  }
+
+  const std::string event_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
 
 class CertificatesTest : public testing::Test {
  protected:
@@ -67,6 +115,11 @@ class CertificatesTest : public testing::Test {
   }
   static ClientSecurity With(const TlsFiles& files) {
     return {files, "", false};
+  }
+  // A client that stays, without waiting for its connection.
+  std::shared_ptr<CoordinatorStub> Client(const ClientSecurity& security) {
+    return ConnectCoordinator(absl::StrCat("127.0.0.1:", coordinator_->port()),
+                              RetryPolicy(), security);
   }
   // Until a new connection is answered, or not any more.
   bool Await(const ClientSecurity& security, bool answered) const {
@@ -242,6 +295,83 @@ TEST_F(CertificatesTest, AClientReadsItsFilesAgain) {
   again.security.tls = files;
   ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(again));
   EXPECT_OK(stub->Describe({}, options).status());
+}
+
+// An empty file ended the process, of the coordinator as well as of a worker;
+// others that gRPC cannot use refused each new connection.
+TEST_F(CertificatesTest, FilesThatAreNotGoodLoseNothing) {
+  EventLog refused("certificates_not_taken");
+  ServeTls();
+  const ClientSecurity job = With(certificates_.Job("a"));
+  const auto worker = Client(job);  // watches its own files
+  const std::string other_key = certificates_.Read("job-a.key");
+  const struct {
+    std::string file;
+    std::string text;
+    std::string what;
+  } cases[] = {
+      {"coordinator.crt", "", "is empty"},
+      {"coordinator.key", "", "is empty"},
+      {"ca.crt", "", "is empty"},
+      {"job-a.crt", "", "is empty"},
+      {"job-a.key", "", "is empty"},
+      {"coordinator.crt", "garbage", "no certificate"},
+      {"coordinator.key", "garbage", "no private key"},
+      {"coordinator.key", other_key, "not that of the certificate"},
+      {"ca.crt", "garbage", "no certificate"},
+      {"job-a.crt", "garbage", "no certificate"},
+  };
+  for (const auto& bad : cases) {
+    SCOPED_TRACE(absl::StrCat(bad.file, ": ", bad.what));
+    const std::string good = certificates_.Read(bad.file);
+    certificates_.Write(bad.file, bad.text);
+    EXPECT_TRUE(refused.Await(certificates_.Path(bad.file), bad.what));
+    // By a new connection, for which both ends need their certificates.
+    EXPECT_OK(Ask(job, kTimeout));
+    certificates_.Write(bad.file, good);
+  }
+}
+
+TEST_F(CertificatesTest, HalfOfARenewalDoesNotCount) {
+  EventLog refused("certificates_not_taken");
+  EventLog renewed("certificates_renewed");
+  ServeTls();
+  const ClientSecurity job = With(certificates_.Job("a"));
+  const auto worker = Client(job);
+  certificates_.Issue("next", kCoordinatorUri);
+  const std::string cert =
+      certificates_.Write("coordinator.crt", certificates_.Read("next.crt"));
+  const std::string key = certificates_.Path("coordinator.key");
+  EXPECT_TRUE(refused.Await(key, "not that of the certificate"));
+  EXPECT_OK(Ask(job, kTimeout));
+  certificates_.Write("coordinator.key", certificates_.Read("next.key"));
+  EXPECT_TRUE(renewed.Await(cert, "name=next"));
+  EXPECT_OK(Ask(job, kTimeout));
+  EXPECT_EQ(refused.CountOf(key, ""), 1);  // not at each look
+}
+
+// As above, and everybody has new certificates in the end.
+TEST_F(CertificatesTest, AGoodRenewalIsTakenAfterABadOne) {
+  EventLog refused("certificates_not_taken");
+  ServeTls();
+  const ClientSecurity job = With(certificates_.Job("a"));
+  const auto worker = Client(job);
+  CallOptions options;
+  options.timeout = kTimeout;
+  ASSERT_OK(worker->Describe({}, options).status());
+  certificates_.Write("coordinator.crt", "");
+  certificates_.Write("job-a.crt", "");
+  EXPECT_TRUE(refused.Await(certificates_.Path("coordinator.crt"), "is empty"));
+  EXPECT_TRUE(refused.Await(certificates_.Path("job-a.crt"), "is empty"));
+
+  certificates_.Renew();
+  certificates_.Coordinator();
+  certificates_.Job("a");
+  // Of another process, as it were: the old ones of these names do not count.
+  const ClientSecurity next = With(certificates_.Job("b"));
+  EXPECT_TRUE(Await(next, /*answered=*/true));
+  EXPECT_TRUE(Await(job, /*answered=*/true));
+  EXPECT_OK(worker->Describe({}, options).status());
 }
 
 }  // namespace

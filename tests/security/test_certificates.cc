@@ -52,6 +52,10 @@ std::string TestCertificates::Path(const std::string& file) const {
   return absl::StrCat(folder_, "/", file);
 }
 
+std::string TestCertificates::Read(const std::string& file) const {
+  return WatchedFile(Path(file)).Read().value();
+}
+
 std::string TestCertificates::Write(const std::string& file,
                                     const std::string& text) const {
   const std::string path = Path(file);

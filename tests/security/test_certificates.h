@@ -31,6 +31,7 @@ class TestCertificates {
   void Renew();
 
   std::string Path(const std::string& file) const;
+  std::string Read(const std::string& file) const;
   // Replaces a file in one piece.
   std::string Write(const std::string& file, const std::string& text) const;
 
