@@ -28,7 +28,15 @@ using Bio = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
 using Certificate = std::unique_ptr<X509, FreedBy<X509_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, FreedBy<X509_EXTENSION_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, FreedBy<GENERAL_NAMES_free>>;
+using Store = std::unique_ptr<X509_STORE, FreedBy<X509_STORE_free>>;
+using StoreContext =
+    std::unique_ptr<X509_STORE_CTX, FreedBy<X509_STORE_CTX_free>>;
 using Asn1Time = std::unique_ptr<ASN1_TIME, FreedBy<ASN1_STRING_free>>;
+
+// Of a list of certificates that others own: a macro deletes it.
+struct ListFree {
+  void operator()(STACK_OF(X509) * list) const { sk_X509_free(list); }
+};
 
 constexpr int kSerialBytes = 16;
 // X.509 counts from 0: this is version 3, which has extensions.
@@ -208,16 +216,44 @@ std::string Text(const ASN1_STRING* string) {
       ASN1_STRING_length(string));
 }
 
-std::vector<std::string> UrisOf(X509* certificate) {
-  std::vector<std::string> uris;
+std::string TextOfAddress(const ASN1_OCTET_STRING* address) {
+  const int family =
+      ASN1_STRING_length(address) == sizeof(in6_addr) ? AF_INET6 : AF_INET;
+  if (family == AF_INET && ASN1_STRING_length(address) != sizeof(in_addr)) {
+    return "";
+  }
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(family, ASN1_STRING_get0_data(address), text, sizeof(text));
+  return text;
+}
+
+void ReadNames(X509* certificate, CertificateFacts* facts) {
   const Names names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
-    if (name->type != GEN_URI) continue;
-    uris.push_back(Text(name->d.uniformResourceIdentifier));
+    if (name->type == GEN_URI) {
+      facts->uris.push_back(Text(name->d.uniformResourceIdentifier));
+    } else if (name->type == GEN_DNS) {
+      facts->hosts.push_back(Text(name->d.dNSName));
+    } else if (name->type == GEN_IPADD) {
+      facts->hosts.push_back(TextOfAddress(name->d.iPAddress));
+    }
   }
-  return uris;
+}
+
+// Returns all certificates in the text.
+std::vector<Certificate> ParseAll(absl::string_view pem) {
+  std::vector<Certificate> all;
+  const Bio bio = Reading(pem);
+  while (true) {
+    Certificate next(
+        PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+    if (next == nullptr) break;
+    all.push_back(std::move(next));
+  }
+  ERR_clear_error();  // that of the end
+  return all;
 }
 
 }  // namespace
@@ -276,7 +312,7 @@ absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
   X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()),
                             NID_commonName, name, sizeof(name));
   facts.common_name = name;
-  facts.uris = UrisOf(certificate.get());
+  ReadNames(certificate.get(), &facts);
   facts.not_before = TimeOf(X509_get0_notBefore(certificate.get()));
   facts.not_after = TimeOf(X509_get0_notAfter(certificate.get()));
   return facts;
@@ -313,6 +349,37 @@ absl::Status CheckNotExpired(absl::string_view pem, absl::Time now) {
       absl::StrCat("the certificate '", facts->common_name, "' expired at ",
                    absl::FormatTime(facts->not_after, absl::UTCTimeZone()),
                    ": replace it with a new one, and connect again"));
+}
+
+absl::Status CheckSignedBy(absl::string_view chain, absl::string_view ca) {
+  const std::vector<Certificate> shown = ParseAll(chain);
+  const Store store(X509_STORE_new());
+  const StoreContext context(X509_STORE_CTX_new());
+  const std::unique_ptr<STACK_OF(X509), ListFree> between(sk_X509_new_null());
+  if (shown.empty()) return absl::InvalidArgumentError("no certificate");
+  if (store == nullptr || context == nullptr || between == nullptr) {
+    return Failed("check a certificate");
+  }
+  for (const Certificate& one : ParseAll(ca)) {
+    X509_STORE_add_cert(store.get(), one.get());
+  }
+  for (const Certificate& one : shown) sk_X509_push(between.get(), one.get());
+  X509_STORE_CTX_init(context.get(), store.get(), shown[0].get(),
+                      between.get());
+  X509_STORE_CTX_set_flags(context.get(), X509_V_FLAG_NO_CHECK_TIME);
+  if (X509_verify_cert(context.get()) == 1) return absl::OkStatus();
+  ERR_clear_error();
+  return absl::InvalidArgumentError(
+      X509_verify_cert_error_string(X509_STORE_CTX_get_error(context.get())));
+}
+
+bool NamesHost(absl::string_view pem, const std::string& host) {
+  const auto certificate = ParseCertificate(pem);
+  if (!certificate.ok()) return false;
+  X509* const parsed = certificate->get();
+  return IsAddress(host) ? X509_check_ip_asc(parsed, host.c_str(), 0) == 1
+                         : X509_check_host(parsed, host.c_str(), host.size(), 0,
+                                           nullptr) == 1;
 }
 
 std::optional<CertificateSubject> SubjectOf(

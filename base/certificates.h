@@ -31,6 +31,7 @@ struct KeyPair {
 struct CertificateFacts {
   std::string common_name;
   std::vector<std::string> uris;
+  std::vector<std::string> hosts;  // DNS names and addresses
   absl::Time not_before;
   absl::Time not_after;
 };
@@ -80,6 +81,15 @@ absl::Status CheckCertificates(absl::string_view pem);
 
 // Fails with UNAUTHENTICATED if it has expired by `now`, or is no certificate.
 absl::Status CheckNotExpired(absl::string_view pem, absl::Time now);
+
+// Fails with INVALID_ARGUMENT, and OpenSSL's reason, unless one of the
+// authorities in `ca` has signed the first certificate of `chain`, by those
+// that follow it or without any between. Does not look at dates.
+absl::Status CheckSignedBy(absl::string_view chain, absl::string_view ca);
+
+// Returns whether the first certificate in the text names this host, which is a
+// DNS name or an address.
+bool NamesHost(absl::string_view pem, const std::string& host);
 
 // The holder of a certificate, by its names of the kind URI. Neither an
 // operator nor a job if none of them is ours, or several are: all but one would

@@ -31,6 +31,46 @@ TEST(CertificatesTest, ACertificateRunsOut) {
               StatusIs(absl::StatusCode::kUnauthenticated, testing::_));
 }
 
+TEST(CertificatesTest, OnlyTheAuthorityThatHasSignedItVouchesForIt) {
+  ASSERT_OK_AND_ASSIGN(const auto ours,
+                       CertificateAuthority::Create("ca", {kBegin, kEnd}));
+  // It calls itself the same.
+  ASSERT_OK_AND_ASSIGN(const auto others,
+                       CertificateAuthority::Create("ca", {kBegin, kEnd}));
+  ASSERT_OK_AND_ASSIGN(
+      const KeyPair pair,
+      ours.Issue({"worker", "coxswain://job/a", {}, {kBegin, kEnd}}));
+  EXPECT_OK(CheckSignedBy(pair.cert, ours.pair().cert));
+  EXPECT_OK(CheckSignedBy(pair.cert, others.pair().cert + ours.pair().cert));
+  EXPECT_THAT(CheckSignedBy(pair.cert, others.pair().cert),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("unable to get local issuer certificate")));
+  EXPECT_THAT(CheckSignedBy("nothing", ours.pair().cert),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+  EXPECT_FALSE(CheckSignedBy(pair.cert, "nothing").ok());
+}
+
+TEST(CertificatesTest, NamesItsHosts) {
+  ASSERT_OK_AND_ASSIGN(const auto authority,
+                       CertificateAuthority::Create("ca", {kBegin, kEnd}));
+  ASSERT_OK_AND_ASSIGN(const KeyPair pair,
+                       authority.Issue({"coordinator",
+                                        kCoordinatorUri,
+                                        {"head.example", "10.0.0.1", "::1"},
+                                        {kBegin, kEnd}}));
+  ASSERT_OK_AND_ASSIGN(const CertificateFacts facts,
+                       ReadCertificate(pair.cert));
+  EXPECT_THAT(facts.hosts,
+              testing::ElementsAre("head.example", "10.0.0.1", "::1"));
+  EXPECT_THAT(facts.uris, testing::ElementsAre(kCoordinatorUri));
+  for (const char* host : {"head.example", "10.0.0.1", "::1"}) {
+    EXPECT_TRUE(NamesHost(pair.cert, host)) << host;
+  }
+  for (const char* host : {"example", "10.0.0.2", "localhost", ""}) {
+    EXPECT_FALSE(NamesHost(pair.cert, host)) << host;
+  }
+}
+
 TEST(CertificatesTest, OneNameOfOursIdentifiesTheHolder) {
   const auto job = SubjectOf({"https://example.org", "coxswain://job/a"});
   ASSERT_TRUE(job.has_value());
