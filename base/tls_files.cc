@@ -23,9 +23,16 @@ int64_t Nanoseconds(const timespec& time) {
 // 127.0.0.0/8, in the order of the network.
 constexpr unsigned char kLoopbackNet = 127;
 
-absl::Status About(const std::string& path, const absl::Status& status) {
+absl::Status About(absl::string_view path, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+}
+
+// Returns the text, or its error with the flag in front.
+absl::StatusOr<std::string> FromFlag(absl::string_view flag,
+                                     absl::StatusOr<std::string> text) {
+  if (!text.ok()) return About(flag, text.status());
+  return text;
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -125,13 +132,18 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, absl::Time now) {
   }
   TlsTexts texts;
   if (!files.ca.empty()) {
-    COXSWAIN_ASSIGN_OR_RETURN(texts.ca, ReadValid(files.ca, now));
+    COXSWAIN_ASSIGN_OR_RETURN(texts.ca,
+                              FromFlag("--tls-ca", ReadValid(files.ca, now)));
   }
   if (files.cert.empty()) return texts;
-  COXSWAIN_ASSIGN_OR_RETURN(texts.cert, ReadValid(files.cert, now));
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string key, ReadFile(files.key));
-  if (key.empty()) return IsEmpty(files.key);
-  COXSWAIN_RETURN_IF_ERROR(About(files.key, CheckKeyBelongs(texts.cert, key)));
+  COXSWAIN_ASSIGN_OR_RETURN(texts.cert,
+                            FromFlag("--tls-cert", ReadValid(files.cert, now)));
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string key,
+                            FromFlag("--tls-key", ReadFile(files.key)));
+  absl::Status good = key.empty()
+                          ? IsEmpty(files.key)
+                          : About(files.key, CheckKeyBelongs(texts.cert, key));
+  COXSWAIN_RETURN_IF_ERROR(About("--tls-key", good));
   COXSWAIN_ASSIGN_OR_RETURN(texts.key, OnlyKey(key));
   return texts;
 }
@@ -149,7 +161,8 @@ absl::Status CheckClientSecurity(const ClientSecurity& security,
         "has signed the coordinator's certificate");
   }
   if (security.token_file.empty()) return absl::OkStatus();
-  COXSWAIN_RETURN_IF_ERROR(ReadFile(security.token_file).status());
+  COXSWAIN_RETURN_IF_ERROR(
+      About("--token-file", ReadFile(security.token_file).status()));
   if (!security.tls.ca.empty() || security.insecure) return absl::OkStatus();
   for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
     if (IsLoopbackHost(HostOf(address))) continue;

@@ -85,10 +85,11 @@ struct ClientSecurity {
 bool IsLoopbackHost(absl::string_view host);
 
 // Returns the contents of the files that are named. Fails with
-// INVALID_ARGUMENT, naming the one that cannot be read, is no PEM or not whole,
-// does not belong to the other one or has expired at `now`, and what to do.
-// What has passed this gRPC can use: with other texts it would refuse each
-// connection without a reason, or end the process.
+// INVALID_ARGUMENT, naming the flag (--tls-ca, --tls-cert, --tls-key) and the
+// file that cannot be read, is no PEM or not whole, does not belong to the
+// other one or has expired at `now`, and what to do. What has passed this gRPC
+// can use: with other texts it would refuse each connection without a reason,
+// or end the process.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, absl::Time now);
 
 // Fails as ReadTlsFiles() does. For the start of a program.

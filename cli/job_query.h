@@ -10,7 +10,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/random.h"
-#include "base/tls_files.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/rendezvous.pb.h"
@@ -60,12 +59,6 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(CoordinatorStub& stub,
                                                const std::string& job,
                                                const std::string& which,
                                                absl::Duration timeout);
-
-// Returns an error of a call to a coordinator. If the connection was cut off
-// and certificates were not given, adds that they may be missing. For
-// cli/main.cc.
-absl::Status HintAtTls(const absl::Status& error,
-                       const ClientSecurity& security);
 
 }  // namespace coxswain
 

@@ -1,6 +1,7 @@
 // The program `coxswain`: the coordinator, the launcher and the tools around
 // them. Each command is in a file of its own.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
@@ -15,10 +16,10 @@
 #include "cli/checkpoint.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
-#include "cli/job_query.h"
 #include "cli/logs.h"
 #include "cli/status.h"
 #include "cli/watch.h"
+#include "client/rpc/connection_hint.h"
 #include "client/rpc/stub_factory.h"
 #include "grpc/support/log.h"
 
@@ -48,6 +49,15 @@ void LogOfGrpc(gpr_log_func_args* entry) {
 // place in gRPC.
 void TakeGrpcLog() { gpr_set_log_function(LogOfGrpc); }
 
+// Keeps gRPC's lines on each attempt to connect from the terminal: the error
+// that a command ends with has what they say, unless gRPC's own variable asks
+// for them.
+void HideGrpcLog() {
+  if (std::getenv("GRPC_VERBOSITY") == nullptr) {
+    gpr_set_log_function([](gpr_log_func_args* /*entry*/) {});
+  }
+}
+
 int Print(const std::string& text) {
   return std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0
              ? kExitFailure
@@ -73,10 +83,20 @@ int Exit(const absl::Status& status) {
   return status.ok() ? kExitOk : Fail(status, kExitFailure);
 }
 
-int PrintOrFail(const absl::StatusOr<std::string>& text,
-                const ClientSecurity& security = {}) {
-  return text.ok() ? Print(*text)
-                   : Fail(HintAtTls(text.status(), security), kExitFailure);
+int PrintOrFail(const absl::StatusOr<std::string>& text) {
+  return text.ok() ? Print(*text) : Fail(text.status(), kExitFailure);
+}
+
+// Ends a command that has asked the coordinator of its options.
+template <typename Options>
+int ExitOfQuery(const absl::Status& status, const Options& options) {
+  return Exit(
+      WithConnectionHint(status, options.coordinator, options.security));
+}
+template <typename Options>
+int PrintAnswer(const absl::StatusOr<std::string>& text,
+                const Options& options) {
+  return text.ok() ? Print(*text) : ExitOfQuery(text.status(), options);
 }
 
 // Returns a stub of the coordinator that the command names.
@@ -100,42 +120,43 @@ int ExitOfRun(const absl::StatusOr<int>& status) {
 int Main(const std::vector<std::string>& args) {
   const absl::StatusOr<CommandLine> line = ParseCommandLine(args);
   if (!line.ok()) return Fail(line.status(), kExitUsage);
+  using Command = CommandLine::Command;
+  if (line->command != Command::kRun) HideGrpcLog();
   switch (line->command) {
-    case CommandLine::Command::kPrint:
+    case Command::kPrint:
       return Print(line->text);
-    case CommandLine::Command::kServe:
+    case Command::kServe:
       TakeGrpcLog();
       return Exit(Serve(line->serve));
-    case CommandLine::Command::kRun:
+    case Command::kRun:
       if (line->run.log_format == "json") TakeGrpcLog();
       return ExitOfRun(Run(line->run));
-    case CommandLine::Command::kStatus:
-      return Exit(HintAtTls(line->status.watch ? WatchStatus(line->status)
-                                               : ShowStatus(line->status),
-                            line->status.security));
-    case CommandLine::Command::kLogs:
-      return Exit(HintAtTls(ShowLogs(line->logs), line->logs.security));
-    case CommandLine::Command::kPlanShow:
-      return PrintOrFail(ShowPlan(line->plan_show, *StubOf(line->plan_show)),
-                         line->plan_show.security);
-    case CommandLine::Command::kPlanSet:
-      return PrintOrFail(SetPlan(line->plan_set, *StubOf(line->plan_set),
+    case Command::kStatus:
+      return ExitOfQuery(line->status.watch ? WatchStatus(line->status)
+                                            : ShowStatus(line->status),
+                         line->status);
+    case Command::kLogs:
+      return ExitOfQuery(ShowLogs(line->logs), line->logs);
+    case Command::kPlanShow:
+      return PrintAnswer(ShowPlan(line->plan_show, *StubOf(line->plan_show)),
+                         line->plan_show);
+    case Command::kPlanSet:
+      return PrintAnswer(SetPlan(line->plan_set, *StubOf(line->plan_set),
                                  RandomSource::System()),
-                         line->plan_set.security);
-    case CommandLine::Command::kWhy:
-      return PrintOrFail(ShowWhy(line->why, *StubOf(line->why)),
-                         line->why.security);
-    case CommandLine::Command::kCheckpoint: {
+                         line->plan_set);
+    case Command::kWhy:
+      return PrintAnswer(ShowWhy(line->why, *StubOf(line->why)), line->why);
+    case Command::kCheckpoint: {
       const auto stub = StubOf(line->checkpoint);
-      return PrintOrFail(
+      return PrintAnswer(
           RunCheckpoint(line->checkpoint, RealCheckpointWorld(stub.get())),
-          line->checkpoint.security);
+          line->checkpoint);
     }
-    case CommandLine::Command::kCerts:
+    case Command::kCerts:
       return PrintOrFail(RunCerts(line->certs, Clock::Real()->WallTime()));
-    case CommandLine::Command::kHooks:
+    case Command::kHooks:
       return PrintOrFail(DescribeHooks(line->hooks));
-    case CommandLine::Command::kVersion:
+    case Command::kVersion:
       return Print(VersionText());
   }
   return kExitFailure;

@@ -71,6 +71,32 @@ class OfJobVerifier : public ExternalCertificateVerifier {
   const std::string job_;
 };
 
+// Keeps what a peer shows, and refuses it. Thread-safe.
+class CertificateKeeper : public ExternalCertificateVerifier {
+ public:
+  struct Shown {
+    Mutex mutex;
+    std::string chain ABSL_GUARDED_BY(mutex);
+  };
+  explicit CertificateKeeper(std::shared_ptr<Shown> shown)
+      : shown_(std::move(shown)) {}
+
+  bool Verify(TlsCustomVerificationCheckRequest* request,
+              std::function<void(grpc::Status)> /*callback*/,
+              grpc::Status* status) override {
+    const grpc::string_ref chain = request->peer_cert_full_chain();
+    MutexLock lock(&shown_->mutex);
+    shown_->chain.assign(chain.data(), chain.size());
+    *status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                           "only its certificate was asked for");
+    return true;  // decided at once
+  }
+  void Cancel(TlsCustomVerificationCheckRequest* /*request*/) override {}
+
+ private:
+  const std::shared_ptr<Shown> shown_;
+};
+
 // The token as it is now, for all calls of a channel. Thread-safe.
 class Token {
  public:
@@ -247,6 +273,26 @@ std::shared_ptr<grpc::Channel> MakeFallbackChannel(
       address, MakeFallbackChannelCredentials(security, certificates, job),
       Arguments());
   return Holding(std::move(certificates), std::move(channel));
+}
+
+std::string ShownCertificates(
+    const std::string& address, const TlsFiles& own,
+    const std::function<void(const std::shared_ptr<grpc::Channel>&)>& connect) {
+  const auto shown = std::make_shared<CertificateKeeper::Shown>();
+  TlsChannelCredentialsOptions options;
+  const Certificates certificates = CertificateWatch::Of(own);
+  if (!own.cert.empty()) {
+    options.set_certificate_provider(certificates->provider());
+    options.watch_identity_key_cert_pairs();
+  }
+  options.set_verify_server_certs(false);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(
+      ExternalCertificateVerifier::Create<CertificateKeeper>(shown));
+  connect(grpc::CreateCustomChannel(
+      address, grpc::experimental::TlsCredentials(options), Arguments()));
+  MutexLock lock(&shown->mutex);
+  return shown->chain;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>>

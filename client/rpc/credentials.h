@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_RPC_CREDENTIALS_H_
 #define COXSWAIN_CLIENT_RPC_CREDENTIALS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,13 @@ std::vector<std::shared_ptr<grpc::Channel>> MakeCoordinatorChannels(
 std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& address, const ClientSecurity& security,
     const std::string& job);
+
+// Has `connect` make a connection that is refused as soon as the peer has shown
+// its certificates, whoever has signed them, and returns these (PEM); empty if
+// there were none. For a description of what is wrong: no call is made.
+std::string ShownCertificates(
+    const std::string& address, const TlsFiles& own,
+    const std::function<void(const std::shared_ptr<grpc::Channel>&)>& connect);
 
 // Returns the credentials of a fallback coordinator. Fails with
 // FAILED_PRECONDITION if the coordinator authenticates its callers, and this
