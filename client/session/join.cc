@@ -11,6 +11,7 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/version.h"
+#include "client/rpc/connection_hint.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/terms.h"
 #include "transport/error_detail.h"
@@ -125,6 +126,18 @@ class WaitingNotice {
     }
   }
 
+  // Returns what is wrong with the connection, if that can be found out; looks
+  // again once the error is another one.
+  std::string HintFor(const absl::Status& error) {
+    if (options_.stub_factory != nullptr) return "";
+    const std::string text(error.message());
+    if (text != hinted_) {
+      hinted_ = text;
+      hint_ = ConnectionHint(options_.coordinator, options_.security);
+    }
+    return hint_.empty() ? "" : absl::StrCat(". Probable cause: ", hint_);
+  }
+
   std::string Describe() {
     const bool connected = stub_.Connected();
     absl::Status error;
@@ -135,9 +148,10 @@ class WaitingNotice {
       reached_ = reached_ || connected;
     }
     if (!connected) {
-      return absl::StrCat("the coordinator at ", stub_.address(), ": ",
-                          error.ok() ? "it has not answered yet"
-                                     : std::string(error.message()));
+      return absl::StrCat(
+          "the coordinator at ", stub_.address(), ": ",
+          error.ok() ? "it has not answered yet" : std::string(error.message()),
+          HintFor(error));
     }
     if (!error.ok()) {
       return absl::StrCat(
@@ -189,6 +203,8 @@ class WaitingNotice {
   int64_t notices_ = 0;
   int64_t ask_at_ = 1;
   int running_without_me_ = 0;
+  std::string hinted_;  // the error that the hint was made for
+  std::string hint_;
 
   CancelSignal stop_;
   Mutex mutex_;
@@ -198,16 +214,39 @@ class WaitingNotice {
   std::thread thread_;
 };
 
-absl::Status NeverAnswered(const SessionOptions& options, bool reached,
-                           const absl::Status& last) {
-  return absl::DeadlineExceededError(absl::StrCat(
-      "could not join job '", options.job, "' within ",
-      absl::FormatDuration(options.join_timeout), ": the coordinator at ",
-      options.coordinator,
-      reached ? " answered at first, and then stopped (last error: "
-              : " never answered (last error: ",
+// What the attempts to join have shown before time ran out.
+struct Attempts {
+  bool waited = false;  // the coordinator was there, and let this worker wait
+  absl::Status unanswered;  // the last error without an answer
+  // The coordinator's own, of the last attempt; OK: that had no answer.
+  absl::Status refusal;
+};
+
+absl::Status TimeIsUp(const SessionOptions& options, const Attempts& attempts) {
+  const std::string could_not =
+      absl::StrCat("could not join job '", options.job, "' within ",
+                   absl::FormatDuration(options.join_timeout),
+                   ": the coordinator at ", options.coordinator);
+  if (!attempts.refusal.ok()) {
+    return WithDetailOf(
+        attempts.refusal,
+        absl::DeadlineExceededError(absl::StrCat(
+            could_not, " can be reached, but refuses: ",
+            absl::StatusCodeToString(attempts.refusal.code()), ": ",
+            attempts.refusal.message(),
+            ". Mend that at the coordinator, whose log has more, and start "
+            "this worker again")));
+  }
+  const absl::Status& last = attempts.unanswered;
+  const absl::Status error = absl::DeadlineExceededError(absl::StrCat(
+      could_not,
+      attempts.waited ? " answered at first, and then stopped (last error: "
+                      : " never answered (last error: ",
       last.ok() ? "none" : std::string(last.message()),
       "). Start it with `coxswain serve` or check --coordinator"));
+  return options.stub_factory != nullptr
+             ? error
+             : WithConnectionHint(error, options.coordinator, options.security);
 }
 
 // Returns the coordinator's refusal, in a user's words, with its typed detail.
@@ -349,31 +388,38 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          v1::JoinRequest* request) {
   WaitingNotice notice(options, stub, *request);
   Retry retry(RetriesOf(options), options.join_timeout, options.cancel.get());
-  bool reached = false;
-  absl::Status last;
+  Attempts attempts;
   do {
     notice.BeginCall();
     auto response = AskOnce(options, stub, retry.left(), request);
     if (response.ok()) return response;
-    last = response.status();
+    const absl::Status& error = response.status();
+    const bool answered = stub.Connected();
     // With a connection, DEADLINE_EXCEEDED is the coordinator's own and names
-    // the workers that are missing.
-    if (absl::IsDeadlineExceeded(last) && !stub.Connected()) break;
-    if (!absl::IsUnavailable(last) && !IsCutOff(last)) {
-      return Refused(options, last);
+    // the workers that are missing. Without, it is the end of the time, and the
+    // error before it has more to say.
+    if (absl::IsDeadlineExceeded(error) && !answered) {
+      if (attempts.unanswered.ok()) attempts.unanswered = error;
+      break;
     }
-    notice.SetLastError(last);
+    if (!absl::IsUnavailable(error) && !IsCutOff(error)) {
+      return Refused(options, error);
+    }
+    const bool refused = answered && absl::IsUnavailable(error);
+    attempts.refusal = refused ? error : absl::OkStatus();
+    if (!refused) attempts.unanswered = error;
+    notice.SetLastError(error);
     if (notice.LetItWait()) {
       // It was lost while this worker waited, perhaps for hours: the time that
       // it may take to come back begins now.
-      reached = true;
+      attempts.waited = true;
       retry.Restart();
     }
   } while (retry.Pause());
   if (options.cancel != nullptr && !options.cancel->status().ok()) {
     return Refused(options, options.cancel->status());
   }
-  return NeverAnswered(options, reached, last);
+  return TimeIsUp(options, attempts);
 }
 
 absl::Status CheckAddresses(const v1::JoinResponse& joined) {

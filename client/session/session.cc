@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "base/tls_files.h"
 #include "client/comm/nccl/nccl_library.h"
 #include "client/comm/nccl/nccl_status.h"
 #include "client/comm/work.h"
@@ -114,6 +115,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
     SessionOptions options, const JobManifest& program) {
   auto manifest = std::make_shared<JobManifest>(program);
   COXSWAIN_RETURN_IF_ERROR(FillDefaults(manifest.get(), &options));
+  // gRPC would fail to connect, without a reason.
+  if (options.stub_factory == nullptr) {
+    COXSWAIN_RETURN_IF_ERROR(
+        CheckTlsFiles(options.security.tls, Clock::Real()->WallTime()));
+  }
   std::shared_ptr<CoordinatorStub> stub =
       options.stub_factory
           ? options.stub_factory(options.coordinator)

@@ -170,12 +170,38 @@ TEST_F(SessionTest, ACoordinatorThatCannotServeIsNamedAtTheDeadline) {
                                 [&, seen]() { return notices >= seen + 2; }));
     return absl::UnavailableError("the disk is full");
   });
-  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               HasSubstr("the disk is full")));
+  EXPECT_THAT(
+      Join(),
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               AllOf(HasSubstr("the coordinator at 127.0.0.1:4711 can be "
+                               "reached, but refuses: UNAVAILABLE: the disk "
+                               "is full"),
+                     HasSubstr("Mend that at the coordinator"),
+                     testing::Not(HasSubstr("never answered")))));
   EXPECT_EQ(joins_, 75);
   MutexLock lock(&mutex);
   EXPECT_THAT(last,
               AllOf(HasSubstr("can be reached"), HasSubstr("disk is full")));
+}
+
+TEST_F(SessionTest, TheErrorBeforeTheEndOfTheTimeIsNamed) {
+  fake_->connected = false;
+  AnswerJoin([this](const v1::JoinRequest&) -> absl::Status {
+    clock_.Advance(absl::Minutes(3));
+    if (joins_ == 1) return absl::UnavailableError("certificate refused");
+    return absl::DeadlineExceededError("Deadline Exceeded");
+  });
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kDeadlineExceeded,
+                               HasSubstr("never answered (last error: "
+                                         "certificate refused)")));
+}
+
+TEST_F(SessionTest, FilesThatCannotBeReadAreNamedBeforeAnythingIsTried) {
+  options_.stub_factory = nullptr;
+  options_.security.tls.ca = testing::TempDir() + "/missing/ca.crt";
+  EXPECT_THAT(Join(), StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("--tls-ca: cannot read "),
+                                     HasSubstr("missing/ca.crt"))));
 }
 
 TEST_F(SessionTest, ACoordinatorThatIsLostAfterALongWaitHasTheWholeTimeAgain) {
