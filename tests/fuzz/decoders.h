@@ -22,6 +22,8 @@ void FuzzCommandLine(absl::string_view input);
 void FuzzBulkMessage(absl::string_view input);
 void FuzzHosts(absl::string_view input);
 void FuzzShmPeer(absl::string_view input);
+void FuzzTcpWords(absl::string_view input);
+void FuzzTcpPeer(absl::string_view input);
 void FuzzNcclRas(absl::string_view input);
 void FuzzFallback(absl::string_view input);
 void FuzzWebToken(absl::string_view input);

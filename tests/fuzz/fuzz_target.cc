@@ -22,6 +22,8 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"bulk_message", FuzzBulkMessage, 10'000},
       {"hosts", FuzzHosts, 10'000},
       {"shm_peer", FuzzShmPeer, 200},
+      {"tcp_words", FuzzTcpWords, 20'000},
+      {"tcp_peer", FuzzTcpPeer, 3'000},
       {"nccl_ras", FuzzNcclRas, 200},
       {"fallback", FuzzFallback, 5'000},
       {"web_token", FuzzWebToken, 5'000},

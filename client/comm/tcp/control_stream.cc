@@ -87,6 +87,12 @@ absl::StatusOr<int64_t> ControlStream::Flush() {
   return total;
 }
 
+bool ControlStream::IsWriting(uint64_t id) const {
+  return std::any_of(output_.begin(), output_.end(), [&](const Output& one) {
+    return one.id == id && one.bytes != nullptr;
+  });
+}
+
 void ControlStream::Drop(uint64_t id) {
   for (auto output = output_.begin(); output != output_.end();) {
     if (output->id != id || output->bytes == nullptr) {

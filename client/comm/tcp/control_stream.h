@@ -64,6 +64,8 @@ class ControlStream {
   // Writes what the system takes; returns how many bytes.
   absl::StatusOr<int64_t> Flush();
   bool has_output() const { return !output_.empty(); }
+  // Returns whether bytes of a message are still to be written.
+  bool IsWriting(uint64_t id) const;
   // The bytes of a message that is dropped are not read any more; nor are any
   // that are queued behind it if it has been begun.
   void Drop(uint64_t id);

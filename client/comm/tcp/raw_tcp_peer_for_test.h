@@ -4,18 +4,22 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/random.h"
-#include "base/status_matchers.h"
+#include "client/comm/collective_header.h"
 #include "client/comm/communicator.h"
+#include "client/comm/tcp/control_stream.h"
 #include "client/comm/tcp/hello.h"
 #include "client/comm/tcp/lookup.h"
 #include "client/comm/tcp/tcp_socket.h"
+#include "client/comm/tcp/wire.h"
 
 namespace coxswain {
 
@@ -25,9 +29,9 @@ class RawTcpPeer {
   // Reads where rank 0 is.
   explicit RawTcpPeer(const CommunicatorOptions& group) : group_(group) {
     auto text = group.store->Get(PlaceLookup::Key(group, 0), absl::Minutes(1));
-    EXPECT_OK(text);
+    COXSWAIN_CHECK(text.ok());
     auto place = DecodePlace(*text);
-    EXPECT_OK(place);
+    COXSWAIN_CHECK(place.ok());
     place_ = *place;
   }
 
@@ -50,7 +54,7 @@ class RawTcpPeer {
   // Connects, and sends these bytes.
   UniqueFd Call(absl::string_view bytes) const {
     auto socket = BeginConnectTcp(place_.address);
-    EXPECT_OK(socket);
+    COXSWAIN_CHECK(socket.ok());
     Write(*socket, bytes);
     return *std::move(socket);
   }
@@ -65,6 +69,18 @@ class RawTcpPeer {
     data = Call(Hello(1));
     Read(control, sizeof(TcpAnswerBytes));
     Read(data, sizeof(TcpAnswerBytes));
+  }
+
+  // Returns a control frame as it travels, without the bytes behind it.
+  static std::string Encoded(const ControlFrame& frame) {
+    std::string text(ControlFrame::kFixed, '\0');
+    char* at = PutLittleEndian(static_cast<uint32_t>(frame.kind), text.data());
+    at = PutLittleEndian(frame.tag, at);
+    at = PutLittleEndian(frame.id, at);
+    at = PutLittleEndian(frame.bytes, at);
+    const CollectiveHeaderBytes header = Encode(frame.header);
+    std::memcpy(at, header.data(), header.size());
+    return text;
   }
 
   static void Write(const UniqueFd& socket, absl::string_view bytes) {

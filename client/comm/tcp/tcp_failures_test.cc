@@ -1,4 +1,3 @@
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,9 +10,11 @@
 #include "base/status_matchers.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/memory_store.h"
+#include "client/comm/tcp/control_stream.h"
 #include "client/comm/tcp/mesh.h"
 #include "client/comm/tcp/raw_tcp_peer_for_test.h"
 #include "client/comm/tcp/tcp_communicator.h"
+#include "client/comm/tcp/tcp_messages.h"
 #include "client/comm/tcp/wire.h"
 #include "client/comm/work.h"
 #include "tests/conformance/connected_group.h"
@@ -31,6 +32,12 @@ Span FloatSpan(std::vector<float>* data) {
   span.data = data->data();
   span.count = static_cast<int64_t>(data->size());
   return span;
+}
+
+auto IsOutOfPlace() {
+  return StatusIs(absl::StatusCode::kUnavailable,
+                  AllOf(HasSubstr("rank 1 is gone"),
+                        HasSubstr("it sent a frame out of place")));
 }
 
 // Rank 0 of two, whose peer is a RawTcpPeer.
@@ -64,6 +71,20 @@ class TcpFailuresTest : public testing::Test {
   }
   absl::Status AllReduce() {
     return rank_0_->AllReduce(FloatSpan(&data_))->Wait(kMinute);
+  }
+
+  // A frame about the first message of data_ between the two.
+  ControlFrame MessageFrame(ControlFrame::Kind kind) {
+    ControlFrame frame;
+    frame.kind = kind;
+    frame.tag = 3;
+    frame.id = 1;
+    frame.header = HeaderOf(CollectiveKind::kMessage, FloatSpan(&data_),
+                            ElementOp::kSum, /*root=*/1);
+    return frame;
+  }
+  void Control(const ControlFrame& frame) {
+    RawTcpPeer::Write(peer_->control, RawTcpPeer::Encoded(frame));
   }
 
   std::vector<float> data_ = std::vector<float>(1 << 20, 1);
@@ -139,17 +160,59 @@ TEST_F(TcpFailuresTest, GarbageInPlaceOfAMessage) {
 TEST_F(TcpFailuresTest, AnAnnouncementOfMoreThanItMayHold) {
   Connect(kMinute);
   const WorkPtr work = rank_0_->Receive(FloatSpan(&data_), 1, 3);
-  std::string frame(56, '\0');
-  char* at = PutLittleEndian(uint32_t{1}, frame.data());  // kAnnounce
-  at = PutLittleEndian(uint32_t{3}, at);
-  at = PutLittleEndian(uint64_t{1}, at);
-  at = PutLittleEndian(int64_t{1} << 40, at);
-  const CollectiveHeaderBytes header =
-      Encode(HeaderOf(CollectiveKind::kMessage, FloatSpan(&data_)));
-  std::memcpy(at, header.data(), header.size());
-  RawTcpPeer::Write(peer_->control, frame);
+  ControlFrame frame = MessageFrame(ControlFrame::Kind::kAnnounce);
+  frame.bytes = int64_t{1} << 40;
+  Control(frame);
   EXPECT_THAT(work->Wait(kMinute), StatusIs(absl::StatusCode::kUnavailable,
                                             HasSubstr("more than it may")));
+}
+
+TEST_F(TcpFailuresTest, AMessageWithoutItsBytesIsNotTaken) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Receive(FloatSpan(&data_), 1, 3);
+  Control(MessageFrame(ControlFrame::Kind::kAnnounce));
+  RawTcpPeer::Read(peer_->control, ControlFrame::kFixed);  // it may come
+  Control(MessageFrame(ControlFrame::Kind::kData));
+  EXPECT_THAT(work->Wait(kMinute), IsOutOfPlace());
+}
+
+TEST_F(TcpFailuresTest, AMessageIsNotAskedForTwice) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Send(FloatSpan(&data_), 1, 3);
+  Control(MessageFrame(ControlFrame::Kind::kClear));
+  Control(MessageFrame(ControlFrame::Kind::kClear));
+  EXPECT_THAT(work->Wait(kMinute), IsOutOfPlace());
+}
+
+TEST_F(TcpFailuresTest, AMessageIsNotTakenBeforeItHasCome) {
+  // More than fits between two sockets: it is still read when the peer takes
+  // it.
+  data_.resize(32 << 20);
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Send(FloatSpan(&data_), 1, 3);
+  Control(MessageFrame(ControlFrame::Kind::kClear));
+  Control(MessageFrame(ControlFrame::Kind::kTaken));
+  EXPECT_THAT(work->Wait(kMinute), IsOutOfPlace());
+}
+
+TEST_F(TcpFailuresTest, AMessageThatWasNotAskedForIsNotTaken) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Send(FloatSpan(&data_), 1, 3);
+  Control(MessageFrame(ControlFrame::Kind::kTaken));
+  EXPECT_THAT(work->Wait(kMinute), IsOutOfPlace());
+}
+
+TEST_F(TcpFailuresTest, MoreMessagesThanMayWaitAreNotHeld) {
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Receive(FloatSpan(&data_), 1, 4);
+  for (uint64_t id = 1; id <= TcpMessages::kMaxAnnounced + 1; ++id) {
+    ControlFrame frame = MessageFrame(ControlFrame::Kind::kAnnounce);
+    frame.id = id;
+    Control(frame);
+  }
+  EXPECT_THAT(work->Wait(kMinute),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("rank 1"), HasSubstr("more than 256"))));
 }
 
 TEST_F(TcpFailuresTest, MessagesOfAPeerThatIsGoneEnd) {

@@ -46,8 +46,10 @@ absl::Status TcpMessages::Take(int rank, const ControlFrame& frame) {
            /*announced=*/true);
       return absl::OkStatus();
     case ControlFrame::Kind::kData: {
+      // Place has compared those that have some.
+      if (frame.bytes == 0) break;
       auto node = arriving_.extract(Key(rank, frame.id));
-      if (node.empty()) break;
+      if (node.empty()) return absl::OkStatus();
       SendFrame(rank, ControlFrame::Kind::kTaken, *node.mapped());
       Finish(node.mapped().get(), absl::OkStatus());
       return absl::OkStatus();
@@ -55,23 +57,33 @@ absl::Status TcpMessages::Take(int rank, const ControlFrame& frame) {
     case ControlFrame::Kind::kClear: {
       const auto found = sends_.find({rank, frame.id});
       // Given up, or taken with its announcement.
-      if (found == sends_.end() || !IsLongMessage(found->second->span)) break;
+      if (found == sends_.end()) return absl::OkStatus();
       const Span& span = found->second->span;
+      if (!IsLongMessage(span) || found->second->cleared) break;
+      found->second->cleared = true;
       SendFrame(rank, ControlFrame::Kind::kData, *found->second,
                 static_cast<const char*>(span.data), span.bytes());
       return absl::OkStatus();
     }
     case ControlFrame::Kind::kTaken:
     case ControlFrame::Kind::kRefused: {
-      auto node = sends_.extract(Key(rank, frame.id));
-      if (node.empty()) break;
-      Finish(node.mapped().get(), frame.kind == ControlFrame::Kind::kTaken
-                                      ? absl::OkStatus()
-                                      : Compare(*node.mapped(), frame.header));
+      const auto found = sends_.find({rank, frame.id});
+      if (found == sends_.end()) return absl::OkStatus();
+      const MessagePtr message = found->second;
+      const bool taken = frame.kind == ControlFrame::Kind::kTaken;
+      // Its memory is still read, or the peer has never asked for it.
+      if (PeerOf(rank).stream.IsWriting(frame.id) ||
+          (taken && IsLongMessage(message->span) && !message->cleared)) {
+        break;
+      }
+      const absl::Status equal = Compare(*message, frame.header);
+      if (!taken && equal.ok()) break;
+      sends_.erase(found);
+      Finish(message.get(), taken ? absl::OkStatus() : equal);
       return absl::OkStatus();
     }
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError("it sent a frame out of place");
 }
 
 absl::Status TcpMessages::TakeAnnounced(int rank, const ControlFrame& frame) {

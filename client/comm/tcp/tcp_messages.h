@@ -44,6 +44,7 @@ class TcpMessages {
     uint64_t id = 0;  // of one that is sent; of one received once it has come
     Span span;
     CollectiveHeader header;
+    bool cleared = false;  // of one that is sent: the peer has a place for it
     bool done = false;
     absl::Status status;
     CondVar changed;
