@@ -1,8 +1,10 @@
 #include "client/elastic/elastic_record.h"
 
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {
@@ -65,6 +67,17 @@ std::map<std::string, int64_t> ReadNumbers(FieldReader* reader) {
 }
 
 }  // namespace
+
+int64_t ElasticRecord::step() const {
+  const auto train = position.find(schedule::kTrainStream);
+  return train == position.end() ? 0 : train->second;
+}
+
+bool ElasticRecord::NotePosition(const Accumulator& accumulator) {
+  auto now = accumulator.Position();
+  if (now.ok()) position = *std::move(now);
+  return now.ok();
+}
 
 std::string ElasticRecord::Serialize() const {
   std::string bytes;

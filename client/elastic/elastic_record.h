@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/accumulate/accumulator.h"
 
 namespace coxswain {
 
@@ -19,6 +20,12 @@ struct ElasticRecord {
   std::map<std::string, int64_t> position;  // Accumulator::Position
   std::map<std::string, int64_t> counters;  // the program's
   std::map<std::string, std::string> blobs;
+
+  // Returns how many windows of the stream "train" have ended.
+  int64_t step() const;
+  // Notes how many windows of each stream have ended. Returns false in the
+  // middle of one of the stream "train", which has no position.
+  bool NotePosition(const Accumulator& accumulator);
 
   // Returns the record without zeros and empty blobs, which equal missing ones.
   std::string Serialize() const;

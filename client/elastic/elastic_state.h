@@ -14,8 +14,18 @@
 
 namespace coxswain {
 
+// Returns a number of bytes that differs for other bytes: two checksums, as
+// bytes that end with their own all have the same one.
+inline uint64_t DigestOf(absl::string_view bytes) {
+  const size_t body = bytes.size() - std::min<size_t>(bytes.size(), 8);
+  const uint32_t high = Crc32c(bytes.substr(0, body));
+  const uint32_t low = Crc32c(bytes.substr(body), high);
+  return uint64_t{high} << 32 | low;
+}
+
 // What a worker needs to continue training from its peers' step. Implemented
-// for libtorch by client/torch/elastic_training, and by programs without it.
+// for libtorch by client/torch/elastic_training, for frameworks that hand over
+// pointers by train, and by programs without either.
 //
 // Called on the thread that trains, between generations; never during a step.
 // All ranks hold the same bits of it after the same step, except for
@@ -67,11 +77,7 @@ class ElasticState {
   virtual absl::StatusOr<uint64_t> Digest() {
     const absl::StatusOr<std::string> bytes = Save();
     if (!bytes.ok()) return bytes.status();
-    // Bytes that end with their own checksum all have the same one.
-    const size_t body = bytes->size() - std::min<size_t>(bytes->size(), 8);
-    const uint32_t high = Crc32c(absl::string_view(*bytes).substr(0, body));
-    const uint32_t low = Crc32c(absl::string_view(*bytes).substr(body), high);
-    return uint64_t{high} << 32 | low;
+    return DigestOf(*bytes);
   }
 };
 

@@ -2,11 +2,15 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/logging.h"
 
 namespace coxswain {
 namespace {
+
+constexpr absl::Duration kRefusalTimeout = absl::Seconds(30);
 
 void WarnDropped(const HookState& state, const Hook& hook,
                  absl::string_view why) {
@@ -17,6 +21,18 @@ void WarnDropped(const HookState& state, const Hook& hook,
 }
 
 }  // namespace
+
+absl::Status CheckElasticHook(const ElasticGeneration& generation,
+                              const Hook& hook) {
+  if (!hook.needs_averager()) return absl::OkStatus();
+  generation.session->Barrier("", "elastic/refused", kRefusalTimeout)
+      .IgnoreError();
+  return absl::UnimplementedError(absl::StrCat(
+      "the hook ", hook.spec(),
+      " works with an averager, and elastic training with none: the ranks' "
+      "parameters would be apart when one is lost; take a hook that averages "
+      "gradients"));
+}
 
 absl::Status LoadHookState(const ElasticGeneration& generation,
                            const schedule::Plan& plan, Hook* hook) {

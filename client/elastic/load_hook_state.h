@@ -8,6 +8,13 @@
 
 namespace coxswain {
 
+// Fails with UNIMPLEMENTED for a hook that works with an averager, once all
+// ranks of the generation have come to it: the first that left would end the
+// generation of those that still recover, and they would wait for another in
+// vain.
+absl::Status CheckElasticHook(const ElasticGeneration& generation,
+                              const Hook& hook);
+
 // Loads the state that a generation's hook continues from, if there is one,
 // into the configured hook: the first action of a training function.
 //

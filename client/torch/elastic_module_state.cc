@@ -9,10 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
-#include "client/schedule/schedule_client.h"
 #include "client/torch/module_tensors.h"
 #include "client/torch/state_bytes.h"
-#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 namespace {
@@ -67,10 +65,9 @@ absl::StatusOr<std::unique_ptr<ElasticModuleState>> ElasticModuleState::Create(
 }
 
 void ElasticModuleState::Keep() {
-  in_window_ = false;
+  RecordState::Keep();
   dense_.clear();
   loose_dense_.clear();
-  kept_ = record_;
   kept_buffers_.clear();
   for (const Tensor& buffer : module_->buffers()) {
     kept_buffers_.push_back(buffer.defined() ? buffer.detach().clone()
@@ -78,21 +75,12 @@ void ElasticModuleState::Keep() {
   }
 }
 
-void ElasticModuleState::BeginUndeclared() {
-  if (std::exchange(in_window_, true)) return;
-  kept_ = record_;
-}
-
-int64_t ElasticModuleState::step() const {
-  const auto train = record_.position.find(schedule::kTrainStream);
-  return train == record_.position.end() ? 0 : train->second;
-}
-
 void ElasticModuleState::Rollback() {
   const absl::Status status = Guarded("rolling back", [this] {
     module_->zero_grad();
-    if (!std::exchange(in_window_, false)) return;
-    record_ = kept_;
+    const bool undone = in_window();
+    RecordState::Rollback();
+    if (!undone) return;
     const ::torch::NoGradGuard no_grad;
     const std::vector<Tensor> buffers = module_->buffers();
     for (size_t i = 0; i < buffers.size() && i < kept_buffers_.size(); ++i) {
@@ -136,27 +124,16 @@ absl::Status ElasticModuleState::TakeTensors() {
   });
 }
 
-absl::StatusOr<std::string> ElasticModuleState::Save() {
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string optimizer,
-                            SaveOptimizer(optimizer_));
-  return record_.SerializeBefore(optimizer);
+absl::StatusOr<std::string> ElasticModuleState::SaveOptimizer() {
+  return torch::SaveOptimizer(optimizer_);
 }
 
-absl::Status ElasticModuleState::Load(absl::string_view bytes, int64_t) {
-  COXSWAIN_ASSIGN_OR_RETURN(ElasticRecord record,
-                            ElasticRecord::TakeFrom(&bytes));
-  COXSWAIN_RETURN_IF_ERROR(LoadOptimizer(bytes, &optimizer_));
-  record_ = std::move(record);
-  return absl::OkStatus();
+absl::Status ElasticModuleState::LoadOptimizer(absl::string_view bytes) {
+  return torch::LoadOptimizer(bytes, &optimizer_);
 }
 
 absl::StatusOr<uint64_t> ElasticModuleState::Digest() {
   return DigestOptimizer(optimizer_);
-}
-
-absl::Status ElasticModuleState::LoadLooseBytes(absl::string_view bytes) {
-  COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(bytes));
-  return absl::OkStatus();
 }
 
 }  // namespace coxswain::torch

@@ -1,6 +1,5 @@
 #include "client/torch/elastic_training.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,13 +11,6 @@
 
 namespace coxswain::torch {
 namespace {
-
-constexpr absl::Duration kRefusalTimeout = absl::Seconds(30);
-
-// How often the norm is taken: this often, and on a GPU, where the state has to
-// be fetched first, so seldom that it costs no more than 1% of the time.
-constexpr absl::Duration kErrorNormInterval = absl::Seconds(1);
-constexpr int kErrorNormShare = 100;
 
 absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   if (!options.ddp.make_hook) {
@@ -41,14 +33,6 @@ absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckHook(const Hook& hook) {
-  if (!hook.needs_averager()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      "the hook ", hook.spec(),
-      " works with an averager, and elastic training with none: the ranks' "
-      "parameters would be apart when one is lost"));
-}
-
 }  // namespace
 
 ElasticTraining::ElasticTraining(const ElasticTrainingOptions& options,
@@ -60,7 +44,8 @@ ElasticTraining::ElasticTraining(const ElasticTrainingOptions& options,
       module_(std::move(module)),
       optimizer_(*optimizer),
       state_(*state),
-      generation_(*generation) {}
+      generation_(*generation),
+      error_norms_(options.run.session.clock) {}
 
 absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
                                   std::shared_ptr<::torch::nn::Module> module,
@@ -100,13 +85,7 @@ absl::Status ElasticTraining::MakeWrapper() {
   COXSWAIN_RETURN_IF_ERROR(FollowSession(*generation_.session, &options));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
                             options.make_hook(*options.plan));
-  if (const absl::Status fit = CheckHook(*hook); !fit.ok()) {
-    // All ranks refuse it: the first that left would end the generation of
-    // those that still recover, and they would wait for another in vain.
-    generation_.session->Barrier("", "elastic/refused", kRefusalTimeout)
-        .IgnoreError();
-    return fit;
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckElasticHook(generation_, *hook));
   COXSWAIN_ASSIGN_OR_RETURN(
       std::unique_ptr<DistributedDataParallel> ddp,
       DistributedDataParallel::Create(module_, generation_.communicator,
@@ -217,7 +196,7 @@ absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
   if (taken.ok() || ddp_->optimizer_steps() > before) Keep();
   COXSWAIN_RETURN_IF_ERROR(taken.status());
   generation_.after_step(state_.step());
-  NoteErrorNorm();
+  error_norms_.AfterStep(*generation_.session, ddp_->hook(), state_.step());
   return taken;
 }
 
@@ -228,29 +207,14 @@ void ElasticTraining::BeginUndeclared() {
 }
 
 void ElasticTraining::NotePosition() {
-  if (state_.in_window()) return;
-  absl::StatusOr<std::map<std::string, int64_t>> position =
-      ddp_->accumulator().Position();
-  if (position.ok()) state_.record().position = *std::move(position);
+  if (!state_.in_window()) state_.record().NotePosition(ddp_->accumulator());
 }
 
 void ElasticTraining::Keep() {
-  absl::StatusOr<std::map<std::string, int64_t>> position =
-      ddp_->accumulator().Position();
-  if (!position.ok()) return;  // in the middle of a window
-  state_.record().position = *std::move(position);
+  // False in the middle of a window.
+  if (!state_.record().NotePosition(ddp_->accumulator())) return;
   state_.record().progress = decided_before_ + ddp_->decided();
   state_.Keep();
-}
-
-void ElasticTraining::NoteErrorNorm() {
-  const Clock* const clock = options_.run.session.clock;
-  const absl::Time begun = clock->Now();
-  if (begun < next_error_norm_) return;
-  generation_.session->ReportErrorNorm(ddp_->hook().ErrorNorm(), state_.step());
-  const absl::Time ended = clock->Now();
-  next_error_norm_ =
-      ended + std::max(kErrorNormInterval, kErrorNormShare * (ended - begun));
 }
 
 absl::Status ElasticTraining::Finish(absl::Status status,

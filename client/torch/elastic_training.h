@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/elastic/elastic_run.h"
+#include "client/elastic/error_norm_reports.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/elastic_module_state.h"
 #include "client/torch/module_checkpoint.h"
@@ -142,7 +143,6 @@ class ElasticTraining {
   void NotePosition();
   // Between steps: keeps the state that Rollback restores.
   void Keep();
-  void NoteErrorNorm();
 
   const ElasticTrainingOptions& options_;
   const std::shared_ptr<::torch::nn::Module> module_;
@@ -152,7 +152,7 @@ class ElasticTraining {
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<ModuleCheckpoint> checkpoint_;
   int64_t decided_before_ = 0;  // progress when the wrapper was made
-  absl::Time next_error_norm_;
+  ErrorNormReports error_norms_;
   bool notified_ = false;  // the body, that it is to return
 };
 
