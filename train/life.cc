@@ -52,9 +52,17 @@ absl::Status CatchSigterm() {
   return caught;
 }
 
+absl::StatusOr<bool> CatchSigtermIf(bool wanted, const schedule::Plan& plan) {
+  if (!wanted || plan.terms.enforcement == schedule::Enforcement::kOff) {
+    return false;
+  }
+  COXSWAIN_RETURN_IF_ERROR(CatchSigterm());
+  return true;
+}
+
 absl::Status StopOnSigterm::Begin(bool wanted, const schedule::Plan& plan) {
-  waiting_ = wanted && plan.terms.enforcement != schedule::Enforcement::kOff;
-  return waiting_ ? CatchSigterm() : absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(waiting_, CatchSigtermIf(wanted, plan));
+  return absl::OkStatus();
 }
 
 void StopOnSigterm::AfterStep(Session& session) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/accumulate/accumulator.h"
 #include "client/session/job.h"
@@ -39,12 +40,14 @@ int64_t WindowsOf(const Accumulator& accumulator, int64_t before);
 // follow each other. Fails as DrainOnSignal.
 absl::Status CatchSigterm();
 
-// The same where no rank drains, and so all ranks stop together. Where no gate
-// decides for all ranks (enforcement=off), the signal ends the process as usual
-// instead.
+// Catches it if `wanted`, and returns whether: where no gate decides for all
+// ranks (enforcement=off), the signal ends the process as usual instead.
+absl::StatusOr<bool> CatchSigtermIf(bool wanted, const schedule::Plan& plan);
+
+// The same where no rank drains, and so all ranks stop together.
 class StopOnSigterm {
  public:
-  // Fails as CatchSigterm; OK and nothing to do if not `wanted`.
+  // As CatchSigtermIf.
   absl::Status Begin(bool wanted, const schedule::Plan& plan);
   // After each step: passes on to all ranks that the signal has come.
   void AfterStep(Session& session);

@@ -12,18 +12,6 @@
 #include "train/trained_model.h"
 
 namespace coxswain {
-namespace {
-
-Span SpanOf(const TrainedParameter& parameter, void* data, int64_t count) {
-  Span span;
-  span.data = data;
-  span.count = count;
-  span.dtype = parameter.dtype;
-  return span;
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<ParameterExchange>> ParameterExchange::Create(
     const Options& options, const std::vector<TrainedParameter>& parameters,
     Communicator* communicator) {
@@ -37,15 +25,21 @@ absl::StatusOr<std::unique_ptr<ParameterExchange>> ParameterExchange::Create(
   return exchange;
 }
 
+std::unique_ptr<Hook> ParameterExchange::TakeHook(
+    std::unique_ptr<ParameterExchange> exchange) {
+  // The reducer rolls a step in flight back before it is gone.
+  std::unique_ptr<Hook> hook = std::move(exchange->hook_);
+  exchange.reset();
+  return hook;
+}
+
 absl::Status ParameterExchange::Connect(
     const std::vector<TrainedParameter>& parameters) {
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
                             DescribeTrained(parameters));
-  for (size_t i = 0; i < specs.size(); ++i) {
-    const int64_t count = specs[i].count();
-    values_.push_back(SpanOf(parameters[i], parameters[i].value, count));
-    gradients_.push_back(SpanOf(parameters[i], parameters[i].gradient, count));
-  }
+  TrainedMemory memory = MemoryOf(parameters);
+  values_ = std::move(memory.values);
+  gradients_ = std::move(memory.gradients);
   COXSWAIN_ASSIGN_OR_RETURN(hook_, MakePlannedHook(options_.plan));
   COXSWAIN_ASSIGN_OR_RETURN(averager_, MakePlannedAverager(options_.plan));
   COXSWAIN_RETURN_IF_ERROR(CheckPlan(options_.plan, *hook_, averager_.get()));
@@ -62,6 +56,7 @@ absl::Status ParameterExchange::Connect(
 absl::Status ParameterExchange::CheckPlan(const schedule::Plan& plan,
                                           const Hook& hook,
                                           const Averager* averager) const {
+  if (options_.check_hook) COXSWAIN_RETURN_IF_ERROR(options_.check_hook(hook));
   COXSWAIN_RETURN_IF_ERROR(
       CheckAveragerFits(plan, communicator_.size(), hook, averager));
   return CheckTermsFit(plan, options_.reducer, options_.skip_non_finite, hook,

@@ -42,6 +42,8 @@ class ParameterExchange {
     bool skip_non_finite = false;
     // The job's, of which hook and averager are made.
     schedule::Plan plan;
+    // Fails for a hook that the caller refuses, on all ranks. May be null.
+    std::function<absl::Status(const Hook&)> check_hook;
     std::function<absl::Status()> step_optimizer;
   };
 
@@ -67,8 +69,18 @@ class ParameterExchange {
   absl::StatusOr<bool> StepWithoutData();
 
   // Ends a window: takes the optimizer's step and commits the hook's, unless it
-  // was skipped or the epoch has ended, and follows a new plan.
+  // was skipped or the epoch has ended, and follows a new plan. Fails if the
+  // optimizer does; an error of what follows its step, such as a change of plan
+  // that a peer's end cuts short, comes back from the next call.
   absl::Status StepOptimizer();
+
+  // Returns the first error.
+  const absl::Status& status() const { return status_; }
+
+  // Ends the exchange, and returns its hook: a step that was not committed is
+  // rolled back.
+  static std::unique_ptr<Hook> TakeHook(
+      std::unique_ptr<ParameterExchange> exchange);
 
   // Brings the values of all ranks together, if an averager lets them go apart.
   absl::Status AverageParameters();
@@ -118,6 +130,8 @@ class ParameterExchange {
   // sync_each_batch: adds the averages up.
   absl::Status AddAverages();
   void HandOverAverages();
+  // What follows the optimizer's.
+  absl::Status AfterStep();
 
   absl::Status FollowNextPlan();
   absl::Status FollowPlan(const schedule::Plan& next);

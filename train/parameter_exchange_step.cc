@@ -186,6 +186,14 @@ absl::Status ParameterExchange::StepOptimizer() {
   if (taken_) {
     COXSWAIN_RETURN_IF_ERROR(
         Keep(RunGuarded("the optimizer's step", options_.step_optimizer)));
+  }
+  // The values are those after the step, which counts, whatever fails now.
+  AfterStep().IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status ParameterExchange::AfterStep() {
+  if (taken_) {
     COXSWAIN_RETURN_IF_ERROR(Keep(reducer_->Commit()));
     if (averager_ != nullptr) {
       COXSWAIN_RETURN_IF_ERROR(Keep(averager_->AfterOptimizerStep(values_)));

@@ -42,8 +42,9 @@ struct TrainedOptimizer {
   // Takes a step: changes the values by the gradients, which are the averages
   // over the micro-batches of all ranks then.
   std::function<absl::Status()> step = nullptr;
-  // What it has learned, such as momenta, as bytes for checkpoints, and back.
-  // Null: nothing. Both or none.
+  // What it has learned, such as momenta, as bytes for checkpoints and, with
+  // TrainOptions::elastic, for ranks that are behind or new; and back. Equal
+  // bytes on all ranks after the same step. Null: nothing. Both or none.
   std::function<absl::StatusOr<std::string>()> save = nullptr;
   std::function<absl::Status(absl::string_view)> load = nullptr;
 };
@@ -69,16 +70,20 @@ struct TrainOptions {
   double max_norm = 0;
   // All ranks skip a step whose average is infinite or not a number.
   bool skip_non_finite = false;
+  // Goes on when workers are lost or added, without a restart: docs/elastic.md.
+  // Not with hooks that work with an averager.
+  bool elastic = false;
   // Which checkpoints are kept. They are written when the plan
   // (terms.checkpoint_every), an operator or SIGTERM asks for it.
   CheckpointRetention retention = {};
-  // The id of a checkpoint to go on from, or "newest", which may be none.
+  // The id of a checkpoint to go on from, or "newest", which may be none. With
+  // `elastic`, workers that have a step already go on from that.
   std::string resume = {};
   // How long the end of training waits for a checkpoint that is being written.
   // A launcher that stops its workers kills them after 10 s.
   absl::Duration save_timeout = absl::Seconds(8);
   // SIGTERM lets the step end, saves a checkpoint and ends the training of all
-  // ranks.
+  // ranks (with `elastic`: of this one).
   bool stop_on_sigterm = true;
 };
 
@@ -144,8 +149,11 @@ class Training : public TrainingBase {
 //         return absl::OkStatus();
 //       });
 //
-// Train ends with the generation: where a worker is lost, all of them end. A
-// program that is to go on without it uses ElasticRun.
+// The body is called once, and training ends where a worker is lost; with
+// options.elastic it is called in each generation of the members, and goes on
+// from step(), counters, blobs, values and optimizer as it finds them, which
+// are those of the last step that was committed, on all ranks. What it has
+// counted within a step that was not is undone.
 //
 // Returns the body's error, or that of joining, with what the coordinator knows
 // of its reason: a rank that was lost, or ranks whose steps differ. INTERNAL if

@@ -52,18 +52,29 @@ absl::StatusOr<ParameterSpec> DescribeOne(const TrainedParameter& parameter) {
   return spec;
 }
 
+int64_t CountOf(const TrainedParameter& parameter) {
+  int64_t count = 1;
+  for (const int64_t extent : parameter.shape) count *= extent;
+  return count;
+}
+
+Span SpanOf(const TrainedParameter& parameter, void* data) {
+  Span span;
+  span.data = data;
+  span.count = CountOf(parameter);
+  span.dtype = parameter.dtype;
+  return span;
+}
+
 std::vector<TensorForm> FormsOf(
     const std::vector<TrainedParameter>& parameters) {
   std::vector<TensorForm> forms;
   for (const TrainedParameter& parameter : parameters) {
-    size_t bytes = SizeOf(parameter.dtype);
-    for (const int64_t extent : parameter.shape) {
-      bytes *= static_cast<size_t>(extent);
-    }
-    forms.push_back({parameter.name,
-                     absl::StrCat(NameOf(parameter.dtype), " [",
-                                  absl::StrJoin(parameter.shape, ", "), "]"),
-                     bytes});
+    forms.push_back(
+        {parameter.name,
+         absl::StrCat(NameOf(parameter.dtype), " [",
+                      absl::StrJoin(parameter.shape, ", "), "]"),
+         static_cast<size_t>(CountOf(parameter)) * SizeOf(parameter.dtype)});
   }
   return forms;
 }
@@ -87,6 +98,15 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeTrained(
     specs.push_back(std::move(spec));
   }
   return specs;
+}
+
+TrainedMemory MemoryOf(const std::vector<TrainedParameter>& parameters) {
+  TrainedMemory memory;
+  for (const TrainedParameter& parameter : parameters) {
+    memory.values.push_back(SpanOf(parameter, parameter.value));
+    memory.gradients.push_back(SpanOf(parameter, parameter.gradient));
+  }
+  return memory;
 }
 
 void CopyElements(const Span& from, void* to) {

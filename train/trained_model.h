@@ -19,6 +19,13 @@ namespace coxswain {
 absl::StatusOr<std::vector<ParameterSpec>> DescribeTrained(
     const std::vector<TrainedParameter>& parameters);
 
+// The memory of parameters that DescribeTrained accepts, in their order.
+struct TrainedMemory {
+  std::vector<Span> values;
+  std::vector<Span> gradients;
+};
+TrainedMemory MemoryOf(const std::vector<TrainedParameter>& parameters);
+
 // Copies elements in the CPU's memory to where there is room for as many.
 void CopyElements(const Span& from, void* to);
 

@@ -41,8 +41,9 @@ class TrainingBase {
   // Returns whether the last Step ended a window.
   bool stepped() const { return stepped_; }
 
-  // A number or bytes that checkpoints hold, 0 and empty at first, such as how
-  // much of the data was read. All ranks change them alike.
+  // A number or bytes that checkpoints hold, and that new ranks take over, 0
+  // and empty at first, such as how much of the data was read. All ranks change
+  // them alike: what is changed after Step belongs to that step.
   virtual int64_t& counter(const std::string& name) = 0;
   virtual std::string& blob(const std::string& name) = 0;
 

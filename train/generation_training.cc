@@ -1,0 +1,133 @@
+#include "train/generation_training.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "client/reduce/trace_file.h"
+#include "client/schedule/schedule_client.h"
+#include "hooks/registry/planned_hook.h"
+#include "train/trained_model.h"
+
+namespace coxswain {
+
+absl::StatusOr<ReducerOptions> ReducerOptionsOf(const TrainOptions& options) {
+  ReducerOptions reducer;
+  reducer.buckets = options.buckets;
+  reducer.max_norm = options.max_norm;
+  COXSWAIN_RETURN_IF_ERROR(CheckReducerOptions(reducer));
+  return reducer;
+}
+
+absl::Status GenerationTraining::Connect(Communicator* communicator,
+                                         const CheckHook& check_hook) {
+  const TrainOptions& options = trained_.options;
+  ParameterExchange::Options exchange;
+  COXSWAIN_ASSIGN_OR_RETURN(exchange.reducer, ReducerOptionsOf(options));
+  COXSWAIN_ASSIGN_OR_RETURN(exchange.reducer.gate,
+                            session_.schedule().Gate(schedule::kTrainStream));
+  COXSWAIN_RETURN_IF_ERROR(AddTrace(options.session->trace_file,
+                                    session_.rank(), &exchange.reducer));
+  exchange.skip_non_finite = options.skip_non_finite;
+  exchange.plan = session_.schedule().plan();
+  exchange.check_hook = check_hook;
+  exchange.step_optimizer = trained_.optimizer.step;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      exchange_,
+      ParameterExchange::Create(exchange, trained_.parameters, communicator));
+  ProgramCheckpoint::Options saving;
+  saving.make_hook = MakePlannedHook;
+  saving.retention = options.retention;
+  checkpoint_ = std::make_unique<ProgramCheckpoint>(
+      session_, ProgramOf(trained_.parameters, trained_.optimizer), saving);
+  decided_before_ = record_.progress;
+  return absl::OkStatus();
+}
+
+ProgramCheckpoint::Training GenerationTraining::State() {
+  ProgramCheckpoint::Training state;
+  state.accumulator = &exchange_->accumulator();
+  state.hook = &exchange_->hook();
+  state.averager = exchange_->averager();
+  state.parameters = exchange_->parameters();
+  state.decided = exchange_->decided();
+  state.unite = [this] { return exchange_->AverageParameters(); };
+  return state;
+}
+
+absl::Status GenerationTraining::Resume() {
+  const std::string& from = trained_.options.resume;
+  if (from.empty()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const auto resumed,
+                            checkpoint_->ResumeIfAny(from, State()));
+  if (!resumed.has_value()) return absl::OkStatus();
+  const auto record = resumed->blobs.find(ElasticRecord::kBlob);
+  if (record != resumed->blobs.end()) {
+    COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(record->second));
+  }
+  record_.NotePosition(exchange_->accumulator());
+  // Earlier versions have left it out.
+  record_.progress = std::max(record_.progress, record_.step());
+  decided_before_ = record_.progress;
+  return absl::OkStatus();
+}
+
+absl::Status GenerationTraining::SaveIfDue() {
+  if (!std::exchange(save_due_, false)) return absl::OkStatus();
+  const schedule::Decision& last = exchange_->decision();
+  // A step that was skipped asks for nothing, and may be the last.
+  const std::string& reason = last.commit ? last.checkpoint : last.stop;
+  if (reason.empty()) return absl::OkStatus();
+  const ProgramCheckpoint::Blobs blobs = {
+      {ElasticRecord::kBlob, record_.Serialize()}};
+  return checkpoint_->Save(State(), reason, blobs).status();
+}
+
+void GenerationTraining::FinishSaving() {
+  checkpoint_->Finish(trained_.options.save_timeout).IgnoreError();
+}
+
+std::unique_ptr<Hook> GenerationTraining::Disconnect() {
+  checkpoint_.reset();
+  return ParameterExchange::TakeHook(std::move(exchange_));
+}
+
+bool GenerationTraining::LeaveWindow() {
+  if (!record_.NotePosition(exchange_->accumulator())) return false;
+  record_.progress = decided_before_ + exchange_->decided();
+  return true;
+}
+
+absl::StatusOr<MicroBatch> GenerationTraining::BeginMicroBatch(
+    const Accumulator::Begin& begin) {
+  COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  COXSWAIN_RETURN_IF_ERROR(EnterWindow());
+  session_.schedule().NoteMicroBatch();
+  return exchange_->Begin(begin);
+}
+
+absl::StatusOr<bool> GenerationTraining::Flush() {
+  COXSWAIN_RETURN_IF_ERROR(EnterWindow());
+  COXSWAIN_ASSIGN_OR_RETURN(const bool rest, exchange_->Flush());
+  if (!rest) LeaveWindow();
+  return rest;
+}
+
+absl::StatusOr<bool> GenerationTraining::StepWithoutData() {
+  COXSWAIN_RETURN_IF_ERROR(CheckGoing());
+  COXSWAIN_RETURN_IF_ERROR(EnterWindow());
+  COXSWAIN_ASSIGN_OR_RETURN(const bool more, exchange_->StepWithoutData());
+  // Where it ended the epoch, the others have counted a window.
+  if (!more) LeaveWindow();
+  return more;
+}
+
+absl::Status GenerationTraining::TakeStep() {
+  COXSWAIN_RETURN_IF_ERROR(exchange_->StepOptimizer());
+  LeaveWindow();
+  save_due_ = true;
+  AfterStep();
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain
