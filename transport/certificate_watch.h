@@ -64,8 +64,8 @@ class CertificateIntake {
 };
 
 // The certificates of these files for gRPC, watched by a thread. Shared by all
-// connections and servers of the process that name the same files; whoever has
-// gRPC use them holds it as long. Thread-safe.
+// connections and servers of the process that name the same files, which hold
+// it as long as they live (see Holding). Thread-safe.
 class CertificateWatch {
  public:
   static constexpr absl::Duration kPeriod = absl::Milliseconds(500);

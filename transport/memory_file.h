@@ -14,7 +14,7 @@ namespace coxswain {
 // or all of the new ones, which have another modification time, in whole
 // seconds. Thread-compatible; readers need no lock.
 //
-// The path names no other kind of file while the process lives. Whoever still
+// The path names no other kind of file while the process lives: code that still
 // reads it after the MemoryFile finds nothing, or another MemoryFile's
 // contents.
 class MemoryFile {

@@ -297,8 +297,8 @@ TEST_F(CertificatesTest, AClientReadsItsFilesAgain) {
   EXPECT_OK(stub->Describe({}, options).status());
 }
 
-// An empty file ended the process, of the coordinator as well as of a worker;
-// others that gRPC cannot use refused each new connection.
+// By itself gRPC would end the process, of the coordinator as well as of a
+// worker, for an empty file, and refuse each new connection for others.
 TEST_F(CertificatesTest, FilesThatAreNotGoodLoseNothing) {
   EventLog refused("certificates_not_taken");
   ServeTls();
@@ -367,7 +367,7 @@ TEST_F(CertificatesTest, AGoodRenewalIsTakenAfterABadOne) {
   certificates_.Renew();
   certificates_.Coordinator();
   certificates_.Job("a");
-  // Of another process, as it were: the old ones of these names do not count.
+  // Of a client that begins only now.
   const ClientSecurity next = With(certificates_.Job("b"));
   EXPECT_TRUE(Await(next, /*answered=*/true));
   EXPECT_TRUE(Await(job, /*answered=*/true));
