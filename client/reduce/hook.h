@@ -23,9 +23,10 @@ class Exchange {
   // returns its handle; the caller calls again once that has ended with OK.
   // Returns nullptr when the averaged gradient is in the bucket. An error ends
   // the exchange; the caller then aborts the communicator and rolls the step
-  // back. The number of calls is the same on all ranks and steps of a given
-  // mode, because the caller interleaves the exchanges of several buckets in an
-  // order that all ranks must share.
+  // back. The number of calls is the same on all ranks, because the caller
+  // interleaves the exchanges of several buckets in an order that all ranks
+  // must share: what it depends on, such as whether the hook has started or a
+  // value is not finite, must be known alike on all of them.
   virtual absl::StatusOr<WorkPtr> Advance() = 0;
 };
 
@@ -59,6 +60,14 @@ enum class GradientReach {
 // thread. Exchanges do not outlive the hook, nor the step.
 //
 // All ranks compute the same bits: no reduction whose order may vary.
+//
+// Sizes: a bucket has at least one gradient, all of one type. A gradient may
+// have no elements, and so may a bucket of such ones.
+//
+// Values: gradients may be infinite or NaN. Where the step averages those of
+// all ranks, the average then is infinite or NaN on all of them, in these
+// elements or in more of the bucket, so that all see it. None of that enters
+// what the hook remembers, also if the step is committed.
 class Hook {
  public:
   virtual ~Hook() = default;
@@ -72,7 +81,11 @@ class Hook {
                                  int world_size) = 0;
 
   // Begins the exchange of one bucket, which holds this rank's gradients (the
-  // sum over its micro-batches) and stays valid until the exchange has ended.
+  // sum over its micro-batches), and in the end their average. The bucket, the
+  // memory of its spans and the communicator are the caller's, and stay valid
+  // until the exchange is destroyed. In the next step gradients may lie
+  // elsewhere: keep what is remembered in memory of the hook, by parameter.
+  // Memory of the hook that a collective uses stays until its Work has ended.
   virtual absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) = 0;
 
@@ -136,8 +149,13 @@ class Hook {
   // any.
   virtual double ErrorNorm() const { return 0; }
 
-  // Returns this rank's shard of the state, between steps. Collective: all
-  // ranks of `communicator` call it. A hook without state returns an empty one.
+  // Returns this rank's shard of the state, between steps: all shards together
+  // are the whole, as MergeHookStates joins them. Each has the spec and the
+  // step, and each tensor is in one of them, whichever: rank 0's may have all.
+  // What differs by rank, such as errors, is there as a mean over the ranks, so
+  // that any number of ranks can go on with it, or under a kind for each rank.
+  // Collective: all ranks of `communicator` call it. A hook without state
+  // returns a shard without tensors.
   virtual absl::StatusOr<HookState> SaveState(Communicator& communicator) = 0;
 
   // Takes over a merged state, saved on any world size, after Configure. Fails
