@@ -1,9 +1,12 @@
 #include "cli/commands.h"
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -22,6 +25,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "cli/launch/exit_reporter.h"
+#include "cli/launch/failure_report.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/signals.h"
 #include "client/device/selection.h"
@@ -160,6 +164,28 @@ v1::ReportExitRequest Report(const WorkerEnvironment& environment,
   return request;
 }
 
+// Keeps the failure of each slot that no later process of it has made up for.
+void NoteEnd(const WorkerExit& exit, uint64_t incarnation,
+             std::vector<WorkerFailure>* failures) {
+  failures->erase(std::remove_if(failures->begin(), failures->end(),
+                                 [&](const WorkerFailure& earlier) {
+                                   return earlier.exit.slot == exit.slot;
+                                 }),
+                  failures->end());
+  if (!exit.ok()) failures->push_back({exit, incarnation, {}});
+}
+
+// A reader of stderr that has stalled does not hold up the end.
+void PrintFailures(const LaunchOptions& launch,
+                   const std::vector<WorkerFailure>& failures) {
+  for (const std::string& text :
+       DescribeFailures(launch.environment.node, failures)) {
+    pollfd ready = {STDERR_FILENO, POLLOUT, 0};
+    if (poll(&ready, 1, 0) != 1) return;
+    std::fputs(LauncherLine(launch, text).c_str(), stderr);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<int> Run(const RunOptions& options) {
@@ -211,11 +237,13 @@ absl::StatusOr<int> Run(const RunOptions& options) {
 
   ExitReporter reporter(
       ConnectWithoutRetries(environment.coordinator, environment.security));
+  std::vector<WorkerFailure> failures;
   COXSWAIN_ASSIGN_OR_RETURN(
       const int status,
       Launch(launch, signals,
              [&](const WorkerExit& exit, uint64_t incarnation) {
                reporter.Report(Report(environment, exit, incarnation));
+               NoteEnd(exit, incarnation, &failures);
              }));
   if (!reporter.Drain(kReportDrain)) {
     LogWarning("exits_not_reported",
@@ -223,6 +251,12 @@ absl::StatusOr<int> Run(const RunOptions& options) {
                 {"meaning",
                  "the coordinator did not answer in time, and notices the "
                  "workers' ends when their leases expire"}});
+  }
+  if (status != 0) {
+    for (WorkerFailure& failure : failures) {
+      failure.answer = reporter.AnswerOf(failure.exit.slot);
+    }
+    PrintFailures(launch, failures);
   }
   return status;
 }

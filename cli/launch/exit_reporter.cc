@@ -31,6 +31,12 @@ void ExitReporter::Report(v1::ReportExitRequest exit) {
   changed_.NotifyAll();
 }
 
+v1::ReportExitResponse ExitReporter::AnswerOf(int slot) {
+  MutexLock lock(&mutex_);
+  const auto found = answers_.find(slot);
+  return found == answers_.end() ? v1::ReportExitResponse() : found->second;
+}
+
 bool ExitReporter::Drain(absl::Duration timeout) {
   MutexLock lock(&mutex_);
   return changed_.WaitFor(&mutex_, timeout,
@@ -64,8 +70,13 @@ void ExitReporter::Deliver(const v1::ReportExitRequest& exit) {
   options.cancel = &cancel_;
   Backoff pauses = policy_.Pauses();
   for (bool logged = false; cancel_.status().ok(); logged = true) {
-    const absl::Status status = stub_->ReportExit(exit, options).status();
-    if (status.ok()) return;
+    const auto answer = stub_->ReportExit(exit, options);
+    const absl::Status& status = answer.status();
+    if (status.ok()) {
+      MutexLock lock(&mutex_);
+      answers_[exit.identity().slot()] = *answer;
+      return;
+    }
     const bool repeat =
         IsWorthRepeating(status, &cancel_) || absl::IsDeadlineExceeded(status);
     if (!logged) {

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLI_LAUNCH_EXIT_REPORTER_H_
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -32,6 +33,10 @@ class ExitReporter {
   // Queues a report and returns at once.
   void Report(v1::ReportExitRequest exit);
 
+  // Returns the coordinator's answer to the last report of this slot that it
+  // has answered; empty if there is none.
+  v1::ReportExitResponse AnswerOf(int slot);
+
   // Waits until all reports are done, at most for `timeout`. True if they are.
   bool Drain(absl::Duration timeout);
 
@@ -45,6 +50,8 @@ class ExitReporter {
   Mutex mutex_;
   CondVar changed_;
   std::deque<v1::ReportExitRequest> queue_ ABSL_GUARDED_BY(mutex_);
+  // The last one of each slot.
+  std::map<int, v1::ReportExitResponse> answers_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

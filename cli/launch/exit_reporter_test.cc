@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "gmock/gmock.h"
@@ -114,6 +115,27 @@ TEST(ExitReporterTest, ACoordinatorThatComesBackHearsOfIt) {
 TEST(ExitReporterTest, NothingToReportIsDone) {
   ExitReporter reporter(std::make_shared<FakeCoordinatorStub>());
   EXPECT_TRUE(reporter.Drain(kSoon));
+}
+
+TEST(ExitReporterTest, KeepsTheAnswerToTheLastReportOfASlot) {
+  const auto stub = std::make_shared<FakeCoordinatorStub>();
+  stub->Answer<v1::ReportExitRequest, v1::ReportExitResponse>(
+      "Rendezvous/ReportExit",
+      [](const v1::ReportExitRequest& exit,
+         const CallOptions&) -> absl::StatusOr<v1::ReportExitResponse> {
+        v1::ReportExitResponse answer;
+        answer.set_ended(absl::StrCat("by exit code ", exit.exit_code()));
+        return answer;
+      });
+  ExitReporter reporter(stub);
+  for (const int code : {3, 4}) {
+    v1::ReportExitRequest exit = ExitOf(1);
+    exit.set_exit_code(code);
+    reporter.Report(exit);
+  }
+  ASSERT_TRUE(reporter.Drain(kSoon));
+  EXPECT_EQ(reporter.AnswerOf(1).ended(), "by exit code 4");
+  EXPECT_EQ(reporter.AnswerOf(0).ended(), "");
 }
 
 }  // namespace

@@ -111,18 +111,7 @@ class Launcher {
     return absl::StrCat("worker ", options_.environment.node, "/", slot);
   }
   void Print(absl::string_view text) {
-    if (GetLogFormat() == LogFormat::kText) {
-      stderr_.Append(absl::StrCat("coxswain: ", text, "\n"));
-      return;
-    }
-    stderr_.Append(
-        FormatLogLine(LogFormat::kJson, {options_.clock->WallTime(),
-                                         "info",
-                                         "launcher",
-                                         {{"job", options_.environment.job},
-                                          {"node", options_.environment.node},
-                                          {"text", text}}}));
-    stderr_.Append("\n");
+    stderr_.Append(LauncherLine(options_, text));
   }
   LinePrefixer PrefixerOf(int slot) const;
 
@@ -306,7 +295,7 @@ void Launcher::TakeExit(int slot) {
   Worker& worker = workers_[slot];
   const ChildProcess::End end = worker.process->Reap();
   const WorkerExit exit = {slot, worker.process->pid(), end.exit_code,
-                           end.signal};
+                           end.signal, table_.stopping()};
   table_.Exited(options_.clock->Now(), exit);
   on_exit_(exit, worker.incarnation);
   ReportExit(exit);
@@ -395,6 +384,20 @@ void Launcher::EndStreams(Worker* worker) {
 }
 
 }  // namespace
+
+std::string LauncherLine(const LaunchOptions& options, absl::string_view text) {
+  if (GetLogFormat() == LogFormat::kText) {
+    return absl::StrCat("coxswain: ", text, "\n");
+  }
+  return absl::StrCat(
+      FormatLogLine(LogFormat::kJson, {options.clock->WallTime(),
+                                       "info",
+                                       "launcher",
+                                       {{"job", options.environment.job},
+                                        {"node", options.environment.node},
+                                        {"text", text}}}),
+      "\n");
+}
 
 absl::StatusOr<int> Launch(const LaunchOptions& options,
                            const HeldSignals& signals,

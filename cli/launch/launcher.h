@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "cli/launch/process_table.h"
@@ -25,6 +26,9 @@ struct LaunchOptions {
   Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
 };
+
+// Returns a line of the launcher's own, in the format of the log.
+std::string LauncherLine(const LaunchOptions& options, absl::string_view text);
 
 // Called for each process's end, at once, from the loop: must not block.
 using ExitCallback =

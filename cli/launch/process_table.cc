@@ -25,10 +25,9 @@ void ProcessTable::Exited(absl::Time now, const WorkerExit& exit) {
   COXSWAIN_CHECK(slot.state == State::kRunning);
   slot.last = exit;
   went_on_ = exit.ok();
-  const bool stopping = stop_at_ <= now || stage_ != Stage::kRunning;
   if (exit.ok()) {
     slot.state = State::kSucceeded;
-  } else if (slot.restarts < restarts_.most && !stopping) {
+  } else if (slot.restarts < restarts_.most && !stopping()) {
     Pause(now, &slot);
   } else {
     Fail(now, &slot);

@@ -17,6 +17,7 @@ struct WorkerExit {
   pid_t pid = 0;
   int exit_code = 0;  // meaningful if signal is 0
   int signal = 0;
+  bool stopped = false;  // after the launcher had sent it a signal to end
 
   bool ok() const { return signal == 0 && exit_code == 0; }
   // Returns the exit code, or 128 + the signal's number, as a shell does.
@@ -79,6 +80,10 @@ class ProcessTable {
   absl::Time restart_at(int slot) const { return slots_[slot].restart_at; }
   int restarts(int slot) const { return slots_[slot].restarts; }
   bool stop_requested() const { return stop_at_ < absl::InfiniteFuture(); }
+  // Returns whether the workers were sent a signal to end.
+  bool stopping() const {
+    return stop_requested() || stage_ != Stage::kRunning;
+  }
   // Returns whether no worker runs or waits for its restart.
   bool AllEnded() const;
 

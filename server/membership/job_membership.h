@@ -122,6 +122,9 @@ class JobMembership {
   // generation or the incarnation is stale.
   absl::StatusOr<const MemberRecord*> Admit(Generation generation,
                                             Incarnation incarnation) const;
+  // Returns how the last generation ended, if the process that is reported was
+  // a member of it, and it did not end well.
+  std::optional<GenerationEnd> EndOf(const ExitReport& report) const;
   JobDescription Describe(absl::Time now) const;
   JobSummary Summarise(absl::Time now) const;
   // Of the last generation, by rank.

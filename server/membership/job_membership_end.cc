@@ -104,6 +104,11 @@ void JobMembership::EndGeneration(const absl::Status& status,
                     "; all others had left for good before: nothing is left "
                     "to do");
   }
+  if (!job_.run.ended_well) {
+    job_.run.end.emplace();
+    job_.run.end->reason = job_.last_event;
+    if (lost != nullptr) job_.run.end->lost = lost->member;
+  }
   LogInfo("generation_ended", {{"job", job_.name},
                                {"generation", job_.run.generation.value()},
                                {"reason", job_.last_event}});
@@ -176,6 +181,15 @@ void JobMembership::NoteExit(const ExitReport& report, absl::Time now,
   }
   NoteWaiterExit(report, now, effects);
   LookAtRound(now, effects);
+}
+
+std::optional<GenerationEnd> JobMembership::EndOf(
+    const ExitReport& report) const {
+  const MemberRecord* const record = job_.run.members.Find(report.incarnation);
+  const bool was_member =
+      record != nullptr &&
+      IsReported(report, record->member, record->launcher_id);
+  return was_member ? job_.run.end : std::nullopt;
 }
 
 void JobMembership::NoteWaiterExit(const ExitReport& report, absl::Time now,

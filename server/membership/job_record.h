@@ -48,6 +48,7 @@ struct RunRecord {
   int lost_count = 0;
   absl::Time began;
   bool resumed = false;               // from an earlier term
+  std::optional<GenerationEnd> end;   // in this term, and not well
   bool ended_well = false;            // all members left cleanly
   bool finished = false;              // and their work was done
   std::vector<FinishedPlace> places;  // with `finished`

@@ -179,6 +179,10 @@ class Membership : public FenceValidator {
   absl::StatusOr<uint64_t> AttachmentOf(const Fence& fence) const;
   absl::Status AdmitOperator(const Fence& fence) const override;
 
+  // Returns how the generation ended that this process was a member of; nothing
+  // if it runs, ended well, or another one has begun since.
+  std::optional<GenerationEnd> EndOf(const ExitReport& report) const;
+
   // All jobs, or the one that is named; NOT_FOUND if it is not known.
   absl::StatusOr<std::vector<JobDescription>> Describe(
       absl::string_view job) const;

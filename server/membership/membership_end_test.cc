@@ -89,6 +89,31 @@ TEST_F(EndTest, AFailedMemberHasNotLeftCleanly) {
   EXPECT_EQ(team[1]->joined().lost->front().reason, "out of memory");
 }
 
+TEST_F(EndTest, EachExitIsAnsweredWithTheLossThatEndedTheGeneration) {
+  const auto team = Run(3);
+  EXPECT_FALSE(membership_->EndOf(team[1]->exit(9)).has_value());
+  membership_->ReportExit(team[1]->exit(9));
+  for (const Worker* worker : team) {
+    const auto end = membership_->EndOf(worker->exit(0));
+    ASSERT_TRUE(end.has_value());
+    EXPECT_THAT(end->reason, HasSubstr("was lost: killed by signal 9"));
+    ASSERT_TRUE(end->lost.has_value());
+    EXPECT_EQ(end->lost->rank, 1);
+  }
+  // Of another launcher, or of no member.
+  ExitReport other = team[0]->exit(0);
+  other.incarnation = Incarnation(999);
+  EXPECT_FALSE(membership_->EndOf(other).has_value());
+  other.job = "unknown";
+  EXPECT_FALSE(membership_->EndOf(other).has_value());
+}
+
+TEST_F(EndTest, AGenerationThatEndedWellHasNoCause) {
+  const auto team = Run(2);
+  for (Worker* worker : team) ASSERT_OK(Leave(worker, false));
+  EXPECT_FALSE(membership_->EndOf(team[0]->exit(0)).has_value());
+}
+
 TEST_F(EndTest, ASlowCommitCostsNoMemberTheJob) {
   const auto other = Run(2, "z");
   Worker* one = MakeElastic(1, 2, 0);

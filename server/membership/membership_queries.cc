@@ -90,6 +90,13 @@ absl::StatusOr<AttachedRank> Membership::AttachedRankOf(
                       attachment};
 }
 
+std::optional<GenerationEnd> Membership::EndOf(const ExitReport& report) const {
+  MutexLock lock(&mutex_);
+  const auto found = jobs_.find(report.job);
+  if (found == jobs_.end()) return std::nullopt;
+  return found->second.machine.EndOf(report);
+}
+
 std::vector<JobSummary> Membership::Summaries() const {
   MutexLock lock(&mutex_);
   const absl::Time now = deps_.clock->Now();

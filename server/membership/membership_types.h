@@ -108,6 +108,13 @@ struct ExitReport {
   int signal = 0;  // 0: it was not killed by one
 };
 
+// Why a generation has ended that did not end well, and the member at fault, if
+// there is one.
+struct GenerationEnd {
+  std::string reason;
+  std::optional<Member> lost;
+};
+
 struct MemberDescription {
   Member member;
   MemberState state = MemberState::kJoined;

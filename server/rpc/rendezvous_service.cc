@@ -227,7 +227,17 @@ grpc::ServerUnaryReactor* RendezvousService::ReportExit(
   report.exit_code = request->exit_code();
   report.signal = request->signal();
   const auto call = DeferredCall<v1::ReportExitResponse>::Start(response);
-  membership_->ReportExit(report, call->Done());
+  membership_->ReportExit(report, [call, report, membership = membership_](
+                                      const absl::Status& status) {
+    if (!status.ok()) return call->Answer(status);
+    v1::ReportExitResponse answer;
+    const auto end = membership->EndOf(report);
+    if (end.has_value()) answer.set_ended(end->reason);
+    if (end.has_value() && end->lost.has_value()) {
+      *answer.mutable_lost() = coxswain::server::ToProto(*end->lost);
+    }
+    call->Answer(std::move(answer));
+  });
   return call->reactor();
 }
 
