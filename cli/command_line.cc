@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/nearest_word.h"
 #include "schedule/terms.h"
 
 namespace coxswain {
@@ -203,6 +204,72 @@ std::string NameOfParsed(const CLI::App& root) {
   return name;
 }
 
+// Returns the long options of a command, and those that all commands have.
+std::vector<std::string> Flags(const CLI::App& command, const CLI::App& root) {
+  std::vector<std::string> flags;
+  for (const CLI::App* app : {&command, &root}) {
+    for (const CLI::Option* option : app->get_options()) {
+      for (const std::string& name : option->get_lnames()) {
+        flags.push_back("--" + name);
+      }
+    }
+  }
+  return flags;
+}
+
+std::vector<std::string> Commands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+const CLI::App& LastParsed(const CLI::App& root) {
+  const CLI::App* app = &root;
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return *app;
+}
+
+// Returns which option was meant by the first of these that looks like one.
+std::string FlagMeant(const std::vector<std::string>& unexpected,
+                      const CLI::App& root) {
+  for (const std::string& word : unexpected) {
+    if (!absl::StartsWith(word, "--")) continue;
+    return DidYouMean(word.substr(0, word.find('=')),
+                      Flags(LastParsed(root), root));
+  }
+  return "";
+}
+
+// Returns how many of the arguments, from `from` on, are options of `command`,
+// or of all commands, with their values.
+size_t CountOptions(const std::vector<std::string>& args, size_t from,
+                    const CLI::App& command, const CLI::App& root) {
+  size_t at = from;
+  while (at < args.size() && absl::StartsWith(args[at], "-")) {
+    const std::string name = args[at].substr(0, args[at].find('='));
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option == nullptr) option = root.get_option_no_throw(name);
+    const bool takes_next = option != nullptr && name == args[at] &&
+                            option->get_items_expected_max() > 0;
+    at += takes_next ? 2 : 1;
+  }
+  return std::min(at, args.size()) - from;
+}
+
+// Returns where the program of `run` begins that is not behind a "--", as with
+// torchrun: at the first argument that is neither an option nor the value of
+// one. The number of arguments if there is none.
+size_t FindProgram(const std::vector<std::string>& args, const CLI::App& run,
+                   const CLI::App& root) {
+  const size_t command = CountOptions(args, 0, root, root);
+  if (command >= args.size() || args[command] != run.get_name()) {
+    return args.size();
+  }
+  return command + 1 + CountOptions(args, command + 1, run, root);
+}
+
 absl::Status UsageError(const std::string& command, absl::string_view message) {
   const std::string name =
       command.empty() ? "coxswain" : absl::StrCat("coxswain ", command);
@@ -225,7 +292,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   CLI::App* run = AddCommand(
       &root, "run",
       "Start the workers of a job on this node, and wait until they end:\n"
-      "coxswain run [OPTIONS] -- PROGRAM [ARGUMENTS...]",
+      "coxswain run [OPTIONS] [--] PROGRAM [ARGUMENTS...]",
       kRunExits);
   AddOptions(run, &line.run);
   AddOptions(AddCommand(&root, "status", "Show the jobs of a coordinator.",
@@ -260,7 +327,11 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
   root.config_formatter(config);
 
   // What follows -- is passed to the program as it is.
-  const auto dashes = std::find(args.begin(), args.end(), "--");
+  auto dashes = std::find(args.begin(), args.end(), "--");
+  const size_t program = FindProgram(args, *run, root);
+  if (program < static_cast<size_t>(dashes - args.begin())) {
+    dashes = args.insert(args.begin() + program, "--");
+  }
   const bool dashes_given = dashes != args.end();
   if (dashes_given) {
     line.run.program.assign(dashes + 1, args.end());
@@ -288,19 +359,22 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
     std::ostringstream err;
     if (root.exit(error, out, err) != 0) {
       if (error.get_name() == "ExtrasError") {
-        return UsageError(
-            command, absl::StrCat("not expected: ",
-                                  absl::StrJoin(root.remaining(true), " ")));
+        return UsageError(command,
+                          absl::StrCat("not expected: ",
+                                       absl::StrJoin(root.remaining(true), " "),
+                                       FlagMeant(root.remaining(true), root)));
       }
       if (error.get_name() != "RequiredError") {
         return UsageError(command, error.what());
       }
       const std::vector<std::string> rest = root.remaining(true);
       return UsageError(
-          command, rest.empty()
-                       ? "no command given"
-                       : absl::StrCat("no such command: ", command,
-                                      command.empty() ? "" : " ", rest[0]));
+          command,
+          rest.empty()
+              ? "no command given"
+              : absl::StrCat("no such command: ", command,
+                             command.empty() ? "" : " ", rest[0],
+                             DidYouMean(rest[0], Commands(LastParsed(root)))));
     }
     line.text = out.str();
     return line;

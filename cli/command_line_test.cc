@@ -455,6 +455,27 @@ TEST_F(CommandLineTest, KeysOfTokensAreLookedAtAtOnce) {
   EXPECT_OK(ParseCommandLine({"status", "--coordinator", "h:1"}));
 }
 
+TEST_F(CommandLineTest, AProgramNeedsNoDashes) {
+  const auto program = [](std::vector<std::string> args) {
+    const auto line = ParseCommandLine(std::move(args));
+    EXPECT_OK(line);
+    return line.ok() ? line->run.program : std::vector<std::string>();
+  };
+  EXPECT_THAT(program({"run", "true"}), testing::ElementsAre("true"));
+  EXPECT_THAT(program({"run", "--nproc", "2", "./train", "--epochs", "3"}),
+              testing::ElementsAre("./train", "--epochs", "3"));
+  EXPECT_THAT(program({"run", "--nproc=2", "--insecure", "./train", "--nproc"}),
+              testing::ElementsAre("./train", "--nproc"));
+  EXPECT_THAT(program({"run", "--plan", "tail=drop", "./train", "status"}),
+              testing::ElementsAre("./train", "status"));
+  // The program's own dashes stay.
+  EXPECT_THAT(program({"run", "python3", "x.py", "--", "-v"}),
+              testing::ElementsAre("python3", "x.py", "--", "-v"));
+  EXPECT_THAT(program({"run", "--", "sh", "-c", "exit"}),
+              testing::ElementsAre("sh", "-c", "exit"));
+  EXPECT_THAT(program({"run", "status"}), testing::ElementsAre("status"));
+}
+
 TEST_F(CommandLineTest, WrongFlagsAreNamed) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "no command"},
@@ -463,6 +484,11 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"serve", "--listen", "localhost:70000"}, "--listen"},
       {{"serve", "--listen"}, "--listen"},
       {{"serve", "--lissten", "a:1"}, "--lissten"},
+      {{"serve", "--lissten=a:1"}, "did you mean '--listen'?"},
+      {{"run", "--nprco", "2", "--", "true"}, "did you mean '--nproc'?"},
+      {{"run", "--nprco", "2", "true"}, "did you mean '--nproc'?"},
+      {{"statsu", "--json"}, "such command: statsu; did you mean 'status'?"},
+      {{"plan", "shwo"}, "no such command: plan shwo; did you mean 'show'?"},
       {{"serve", "--log-level", "loud"}, "must be debug, info"},
       {{"serve", "--", "true"}, "only `coxswain run`"},
       {{"run", "--nproc", "0", "--", "true"}, "whole number from 1"},
@@ -498,7 +524,6 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
        "port 0"},
       {{"run"}, "no program"},
       {{"run", "--"}, "no program"},
-      {{"run", "true"}, "true"},
       {{"run", "--nnodes", "2", "--", "true"}, "no coordinator for 2 nodes"},
       {{"run", "--coordinator", "head:1", "--", "true"}, "no job"},
       {{"run", "--plan", "tial=drop", "--", "true"},

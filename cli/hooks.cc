@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "hooks/hook_list.h"
 #include "hooks/registry/registry.h"
@@ -25,11 +24,7 @@ absl::StatusOr<std::vector<HookDescription>> Choose(const std::string& name) {
   for (const HookDescription& hook : hooks) {
     if (IsCalled(hook, name)) return std::vector<HookDescription>{hook};
   }
-  return absl::NotFoundError(absl::StrCat(
-      "there is no hook '", name, "'; the hooks are ",
-      absl::StrJoin(hooks, ", ", [](std::string* out, const auto& hook) {
-        out->append(hook.name);
-      })));
+  return absl::NotFoundError(NoSuchHook(name));
 }
 
 }  // namespace

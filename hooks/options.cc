@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/check.h"
+#include "base/nearest_word.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
@@ -114,6 +115,15 @@ std::string Listing(const std::vector<OptionDescription>& table) {
       absl::StrJoin(table, ", ", [](std::string* out, const auto& option) {
         absl::StrAppend(out, option.name, " (", option.RangeText(), ")");
       }));
+}
+
+std::vector<std::string> NamesOf(const std::vector<OptionDescription>& table) {
+  std::vector<std::string> names;
+  for (const OptionDescription& option : table) {
+    names.push_back(option.name);
+    names.insert(names.end(), option.aliases.begin(), option.aliases.end());
+  }
+  return names;
 }
 
 OptionDescription Describe(std::string name, OptionValue default_value,
@@ -253,9 +263,10 @@ absl::StatusOr<OptionValues> ResolveOptions(
   for (const SpecOption& given : spec.options) {
     const OptionDescription* option = FindOption(table, given.name);
     if (option == nullptr) {
-      return error(given.position,
-                   absl::StrCat(spec.name, " has no option '", given.name,
-                                "'; ", Listing(table)));
+      return error(
+          given.position,
+          absl::StrCat(spec.name, " has no option '", given.name, "'; ",
+                       Listing(table), DidYouMean(given.name, NamesOf(table))));
     }
     const auto [earlier, first] = given_as.emplace(option->name, given.name);
     if (!first) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/nearest_word.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
 #include "hooks/averagers/diloco.h"
@@ -123,13 +124,6 @@ const HookRow* FindRow(const std::string& name) {
   return Registry::Get().Find(name);
 }
 
-std::string HookNames() {
-  return absl::StrJoin(ListHooks(), ", ",
-                       [](std::string* out, const HookDescription& hook) {
-                         out->append(hook.name);
-                       });
-}
-
 // A spec that has been matched to the table.
 struct Resolved {
   const HookRow* row = nullptr;
@@ -163,8 +157,7 @@ absl::StatusOr<Resolved> Resolve(const Spec& spec, const SpecErrorAt& error) {
   Resolved resolved;
   resolved.row = FindRow(spec.name);
   if (resolved.row == nullptr) {
-    return error(spec.position, absl::StrCat("there is no hook '", spec.name,
-                                             "'; the hooks are ", HookNames()));
+    return error(spec.position, NoSuchHook(spec.name));
   }
   const HookDescription& hook = resolved.row->description;
   COXSWAIN_RETURN_IF_ERROR(CheckInner(spec, hook, error));
@@ -281,6 +274,20 @@ absl::StatusOr<std::string> WithStartStep(absl::string_view spec,
         "' has no start_step; leave the plan's compression_start at -1"));
   }
   return CanonicalSpec(parsed, ErrorIn(spec));
+}
+
+std::string NoSuchHook(const std::string& name) {
+  std::vector<std::string> names, known;
+  for (const HookDescription& hook : ListHooks()) {
+    names.push_back(hook.name);
+    known.push_back(hook.name);
+    known.insert(known.end(), hook.aliases.begin(), hook.aliases.end());
+  }
+  return absl::StrCat(
+      "there is no hook '", name, "'; the hooks are ",
+      absl::StrJoin(names, ", "), DidYouMean(name, known),
+      " (a hook of your own is known where it is linked into the program, and "
+      "registered with RegisterHook before Join: docs/hooks.md)");
 }
 
 std::vector<HookDescription> ListHooks() { return Registry::Get().List(); }

@@ -50,6 +50,10 @@ absl::StatusOr<std::string> WithStartStep(absl::string_view spec, int64_t step);
 // MakeHook.
 absl::StatusOr<std::unique_ptr<Averager>> MakeAverager(absl::string_view spec);
 
+// Returns the error of a name that no hook has: what there is in this process,
+// the one that was probably meant, and how a program's own hook comes into it.
+std::string NoSuchHook(const std::string& name);
+
 // Returns what there is to choose from, sorted by name.
 std::vector<HookDescription> ListHooks();
 

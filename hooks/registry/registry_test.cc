@@ -108,6 +108,18 @@ TEST(RegistryTest, MemoryNeedsTwoPlainSteps) {
       MakeHook("powersgd(start_step=0,warm_start=false,error_feedback=false)"));
 }
 
+TEST(RegistryTest, AnUnknownNameHasTheNearestOneAndHowOnesOwnAreKnown) {
+  EXPECT_THAT(ErrorOf("fp16(powresgd)"),
+              AllOf(HasSubstr("there is no hook 'powresgd'; the hooks are "
+                              "acp_sgd, allreduce, "),
+                    HasSubstr("; did you mean 'powersgd'?"),
+                    HasSubstr("registered with RegisterHook before Join")));
+  EXPECT_THAT(ErrorOf("something_else"),
+              AllOf(HasSubstr("the hooks are "), HasSubstr("RegisterHook"),
+                    testing::Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(ErrorOf("powersgd(rnak=4)"), HasSubstr("did you mean 'rank'?"));
+}
+
 TEST(RegistryTest, InnerHooksOnlyWhereTheyBelong) {
   EXPECT_THAT(ErrorOf("powersgd(fp16)"), HasSubstr("takes no inner hook"));
   EXPECT_THAT(ErrorOf("powersgd(rank)"), HasSubstr("name=value"));

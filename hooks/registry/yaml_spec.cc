@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/nearest_word.h"
 #include "base/status_macros.h"
 #include "hooks/registry/registry.h"
 #include "hooks/spec.h"
@@ -65,10 +66,11 @@ absl::StatusOr<Entries> ReadMap(const YAML::Node& map, absl::string_view what,
     bool known = valid.empty() && IsSpecName(key);
     for (const std::string& name : valid) known |= key == name;
     if (!known) {
-      return ErrorAt(entry.first,
-                     absl::StrCat(Shown(entry.first), " is no key of ", what,
-                                  valid.empty() ? "" : "; its keys are ",
-                                  absl::StrJoin(valid, ", ")));
+      return ErrorAt(
+          entry.first,
+          absl::StrCat(Shown(entry.first), " is no key of ", what,
+                       valid.empty() ? "" : "; its keys are ",
+                       absl::StrJoin(valid, ", "), DidYouMean(key, valid)));
     }
     if (!entries.emplace(key, std::pair(entry.first, entry.second)).second) {
       return ErrorAt(entry.first, absl::StrCat("'", key, "' is given twice"));
