@@ -304,6 +304,24 @@ TEST_F(ParameterExchangeTest, FollowsAPlanToAHookWithAnAverager) {
   ExpectAll(models, 6, 10 - 6 * 0.5);
 }
 
+// A program counts a step by its return.
+TEST_F(ParameterExchangeTest, WhatFailsAfterAStepComesBackFromTheNextCall) {
+  MakeSchedule(1);
+  schedule::Plan unknown = plan_;
+  unknown.version = 2;
+  unknown.hook = "no_such_hook";
+  schedule_->ChangePlanAt(0, unknown);
+  const auto models = Run(1, [](Rank& rank) -> absl::Status {
+    EXPECT_OK(rank.Train(1));
+    EXPECT_TRUE(rank.exchange->taken());
+    EXPECT_FALSE(rank.exchange->status().ok());
+    return rank.Train(1);
+  });
+  EXPECT_EQ(models[0].steps, 1);
+  EXPECT_THAT(statuses_[0], StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("no_such_hook")));
+}
+
 TEST_F(ParameterExchangeTest, AGradientMayBeReadyBeforeTheOthers) {
   const auto models = Run(2, [](Rank& rank) -> absl::Status {
     COXSWAIN_RETURN_IF_ERROR(rank.exchange->Begin({}).status());
