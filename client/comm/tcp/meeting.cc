@@ -23,13 +23,13 @@ absl::Status PrefixPeer(int peer, const absl::Status& status) {
 
 }  // namespace
 
-bool TcpPairs::Add(int peer, uint32_t index, uint32_t count, bool same_host,
+bool TcpPairs::Add(int peer, uint32_t index, uint32_t count, uint64_t host,
                    UniqueFd socket) {
   Pair& pair = pairs_[static_cast<size_t>(peer)];
   if (pair.sockets.empty()) pair.sockets.resize(count);
   if (pair.sockets.size() != count || pair.sockets[index].valid()) return false;
   pair.sockets[index] = std::move(socket);
-  pair.same_host = same_host;
+  pair.host = host;
   ++pair.connected;
   return true;
 }
@@ -96,7 +96,7 @@ Acceptor::Heard Acceptor::Hear(Caller* caller, TcpPairs* pairs) const {
     return Heard::kDropped;
   }
   return pairs->Add(static_cast<int>(hello->from), hello->index, hello->count,
-                    hello->host == own_.host, std::move(caller->socket))
+                    hello->host, std::move(caller->socket))
              ? Heard::kTaken
              : Heard::kDropped;
 }
@@ -166,8 +166,8 @@ absl::Status CallerSide::Advance(TcpPairs* pairs) {
       ++i;
       continue;
     }
-    pairs->Add(call.peer, call.index, call.count,
-               places_[call.peer].host == own_.host, std::move(call.socket));
+    pairs->Add(call.peer, call.index, call.count, places_[call.peer].host,
+               std::move(call.socket));
     calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return absl::OkStatus();

@@ -26,20 +26,21 @@ class TcpPairs {
       : rank_(options.rank), pairs_(static_cast<size_t>(options.size)) {}
 
   // False: there is such a connection already, or the pair has another number.
-  bool Add(int peer, uint32_t index, uint32_t count, bool same_host,
+  bool Add(int peer, uint32_t index, uint32_t count, uint64_t host,
            UniqueFd socket);
   // Returns the ranks with which not all connections are there.
   std::vector<int> Missing() const;
   std::vector<UniqueFd> Release(int peer);
-  bool same_host(int peer) const {
-    return pairs_[static_cast<size_t>(peer)].same_host;
+  // Returns the id of a peer's host.
+  uint64_t host(int peer) const {
+    return pairs_[static_cast<size_t>(peer)].host;
   }
 
  private:
   struct Pair {
     std::vector<UniqueFd> sockets;
     size_t connected = 0;
-    bool same_host = false;
+    uint64_t host = 0;
   };
 
   const int rank_;

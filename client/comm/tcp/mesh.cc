@@ -150,7 +150,8 @@ TcpMesh Meeting::TakeMesh() {
         links.data.push_back(std::move(sockets[index]));
       }
     }
-    if (pairs_.same_host(peer)) ++mesh.ranks_here;
+    mesh.host_ids.push_back(peer == options_.rank ? own_.host
+                                                  : pairs_.host(peer));
     mesh.links.push_back(std::move(links));
   }
   return mesh;

@@ -21,8 +21,8 @@ struct TcpLinks {
 // is needed from the first collective on, and a pair that cannot connect is an
 // error here rather than amid a step.
 struct TcpMesh {
-  std::vector<TcpLinks> links;  // by rank
-  int ranks_here = 1;           // of the group, on this host
+  std::vector<TcpLinks> links;     // by rank
+  std::vector<uint64_t> host_ids;  // by rank: equal where they share a host
 };
 
 // At most so many data connections a pair.

@@ -12,14 +12,16 @@ namespace coxswain {
 namespace {
 
 // The state of one ring. Steps count from 0: n - 1 that reduce, and then n - 1
-// that gather; a plan has the first, the last, or all of them. In step s this
-// rank sends slice r - s - 1 and receives slice r - s - 2.
+// that gather; a plan has the first, the last, or all of them. In step s the
+// rank in place p sends the slice of place p - s - 1 and receives that of place
+// p - s - 2.
 class Ring {
  public:
   Ring(DataPaths* paths, const RingPlan& plan)
       : paths_(*paths),
         plan_(plan),
         size_(paths->size()),
+        place_(plan.ring->place(plan.rank)),
         first_(plan.input.empty() ? size_ - 1 : 0),
         end_(plan.gathered.empty() ? size_ - 1 : 2 * (size_ - 1)) {
     for (int step = first_; step < end_; ++step) {
@@ -62,11 +64,12 @@ class Ring {
     int64_t chunk = 0;
   };
 
-  int next() const { return (plan_.rank + 1) % size_; }
-  int previous() const { return (plan_.rank + size_ - 1) % size_; }
-  int Wrap(int slice) const { return (slice % size_ + size_) % size_; }
-  int SliceSent(int step) const { return Wrap(plan_.rank - step - 1); }
-  int SliceReceived(int step) const { return Wrap(plan_.rank - step - 2); }
+  int next() const { return plan_.ring->next(plan_.rank); }
+  int previous() const { return plan_.ring->previous(plan_.rank); }
+  int SliceSent(int step) const {
+    return plan_.ring->rank(place_ - (step + 1) % size_);
+  }
+  int SliceReceived(int step) const { return SliceSent(step + 1); }
   const Chunked& Layout(int slice) const {
     return (plan_.input.empty() ? plan_.gathered
                                 : plan_.input)[static_cast<size_t>(slice)];
@@ -153,6 +156,7 @@ class Ring {
   DataPaths& paths_;
   const RingPlan& plan_;
   const int size_;
+  const int place_;  // of this rank in the ring
   const int first_;  // step
   const int end_;
   // Where each step's chunks begin among those of the flow.
@@ -180,23 +184,21 @@ absl::Status RunRingPlan(DataPaths* paths, const RingPlan& plan,
   return ring.Run(memory, deadline);
 }
 
-absl::Status RunChain(DataPaths* paths, int rank, int root, const Chunked& data,
-                      absl::Time deadline) {
-  const int size = paths->size();
-  const int position = (rank - root + size) % size;
-  std::vector<char> here(static_cast<size_t>(data.chunks()), position == 0);
+absl::Status RunChain(DataPaths* paths, const RingRanks& ring, int rank,
+                      int root, const Chunked& data, absl::Time deadline) {
+  std::vector<char> here(static_cast<size_t>(data.chunks()), rank == root);
   std::vector<Flow> flows;
-  if (position > 0) {
+  if (rank != root) {
     Flow in;
-    in.peer = (rank + size - 1) % size;
+    in.peer = ring.previous(rank);
     in.chunks = data.chunks();
     in.piece = [&data](int64_t i) { return data.chunk(i); };
     in.done = [&here](int64_t i) { here[static_cast<size_t>(i)] = 1; };
     flows.push_back(std::move(in));
   }
-  if (position + 1 < size) {
+  if (ring.next(rank) != root) {
     Flow out;
-    out.peer = (rank + 1) % size;
+    out.peer = ring.next(rank);
     out.outgoing = true;
     out.chunks = data.chunks();
     out.piece = [&](int64_t i) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +12,12 @@ namespace {
 // How much one search does, and all of them: one unit is some nanosecond.
 constexpr int64_t kWorkOfSearch = 10'000'000;
 constexpr int64_t kWork = 100'000'000;
+
+std::vector<int> ByNumber(int hosts) {
+  std::vector<int> ring(static_cast<size_t>(hosts));
+  std::iota(ring.begin(), ring.end(), 0);
+  return ring;
+}
 
 int64_t SlowestEdge(const LinkCosts& costs, const std::vector<int>& hosts) {
   int64_t slowest = 0;
@@ -132,10 +139,9 @@ class RingSearch {
         size_(costs.hosts()),
         good_(static_cast<size_t>(size_) * size_),
         near_(static_cast<size_t>(size_)),
-        path_(static_cast<size_t>(size_)),
+        path_(ByNumber(size_)),
         place_(static_cast<size_t>(size_)),
         was_end_(static_cast<size_t>(size_)) {
-    std::iota(path_.begin(), path_.end(), 0);
     NotePlaces(0);
   }
 
@@ -287,8 +293,7 @@ int64_t BoundOfRings(const LinkCosts& costs) {
 
 HostRing RingByNumber(const LinkCosts& costs) {
   HostRing ring;
-  ring.hosts.resize(static_cast<size_t>(costs.hosts()));
-  std::iota(ring.hosts.begin(), ring.hosts.end(), 0);
+  ring.hosts = ByNumber(costs.hosts());
   ring.slowest = SlowestEdge(costs, ring.hosts);
   ring.bound = BoundOfRings(costs);
   return ring;
@@ -317,6 +322,20 @@ std::vector<int> RanksOfRing(const std::vector<int>& ring, const Hosts& hosts) {
     ranks.insert(ranks.end(), here.begin(), here.end());
   }
   return ranks;
+}
+
+std::vector<int> RingByRank(const Hosts& hosts) {
+  return RanksOfRing(ByNumber(hosts.count()), hosts);
+}
+
+Hosts HostsOf(const std::vector<uint64_t>& host_ids) {
+  std::map<uint64_t, int> first_ranks;
+  std::vector<int> host_of;
+  for (const uint64_t id : host_ids) {
+    const auto rank = static_cast<int>(host_of.size());
+    host_of.push_back(first_ranks.emplace(id, rank).first->second);
+  }
+  return Hosts(host_of);
 }
 
 }  // namespace coxswain

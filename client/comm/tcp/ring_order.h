@@ -58,6 +58,10 @@ int64_t BoundOfRings(const LinkCosts& costs);
 // Returns the ring of the ranks of these hosts: those of a host side by side,
 // ascending.
 std::vector<int> RanksOfRing(const std::vector<int>& ring, const Hosts& hosts);
+// The same of hosts in the order of their first ranks.
+std::vector<int> RingByRank(const Hosts& hosts);
+// Returns the hosts of ranks with these ids of hosts.
+Hosts HostsOf(const std::vector<uint64_t>& host_ids);
 
 }  // namespace coxswain
 

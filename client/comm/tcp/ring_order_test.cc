@@ -219,6 +219,8 @@ TEST(RingOrder, TheBoundCountsAHostThatJoinsAllOthers) {
 TEST(RingOrder, RanksOfAHostAreSideBySide) {
   const Hosts hosts({0, 1, 2, 0, 1, 2, 0});
   EXPECT_THAT(RanksOfRing({0, 2, 1}, hosts), ElementsAre(0, 3, 6, 2, 5, 1, 4));
+  EXPECT_THAT(RingByRank(HostsOf({70, 80, 70, 9, 80})),
+              ElementsAre(0, 2, 1, 4, 3));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/shm/reduce_many.h"
-#include "client/comm/tcp/ring.h"
 
 namespace coxswain {
 namespace {
@@ -35,9 +34,11 @@ bool HasSlicesFor(CollectiveKind kind) {
 
 }  // namespace
 
-TcpCollectives::TcpCollectives(DataPaths* paths, int rank, std::string name,
-                               absl::Duration timeout, const TcpTuning& tuning)
+TcpCollectives::TcpCollectives(DataPaths* paths, RingRanks ring, int rank,
+                               std::string name, absl::Duration timeout,
+                               const TcpTuning& tuning)
     : paths_(*paths),
+      ring_(std::move(ring)),
       rank_(rank),
       size_(paths->size()),
       name_(std::move(name)),
@@ -202,7 +203,7 @@ absl::Status TcpCollectives::RunLarge(const Operation& operation) {
     case CollectiveKind::kReduceScatter:
       return Reduce(operation, EqualSlices(input), /*gathers=*/false);
     case CollectiveKind::kBroadcast:
-      return RunChain(&paths_, rank_, operation.header.root,
+      return RunChain(&paths_, ring_, rank_, operation.header.root,
                       InChunks(input, tuning_.chunk_bytes), deadline_);
     case CollectiveKind::kAllGather:
       return Gather(operation);
@@ -220,6 +221,7 @@ absl::Status TcpCollectives::Reduce(const Operation& operation,
       gathers ? own : Chunked{DataOf(output), own.bytes, own.chunk_bytes};
   if (UsesRing(output.dtype)) {
     RingPlan plan;
+    plan.ring = &ring_;
     plan.rank = rank_;
     plan.dtype = output.dtype;
     plan.op = operation.header.op;
@@ -245,6 +247,7 @@ absl::Status TcpCollectives::Gather(const Operation& operation) {
             operation.input.bytes());
   if (UsesRing(DType::kUInt8)) {
     RingPlan plan;
+    plan.ring = &ring_;
     plan.rank = rank_;
     plan.gathered = slices;
     return RunRingPlan(&paths_, plan, &scratch_, deadline_);

@@ -13,6 +13,7 @@
 #include "client/comm/tcp/data_paths.h"
 #include "client/comm/tcp/direct.h"
 #include "client/comm/tcp/opening.h"
+#include "client/comm/tcp/ring.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
@@ -30,6 +31,9 @@ struct TcpTuning {
   int direct_ranks = 8;
   // Data connections of a pair; 0: as many as pay (mesh.h).
   int stripes = 0;
+  // Each rank once, in the order of the ring; empty: a host's ranks side by
+  // side. Not for communicators that are split off.
+  std::vector<int> ring;
 };
 
 // The collectives themselves, over the data paths of a communicator:
@@ -54,7 +58,7 @@ class TcpCollectives {
   };
 
   // `name` is of the communicator, for errors.
-  TcpCollectives(DataPaths* paths, int rank, std::string name,
+  TcpCollectives(DataPaths* paths, RingRanks ring, int rank, std::string name,
                  absl::Duration timeout, const TcpTuning& tuning);
 
   // Returns whether an operation takes the small path.
@@ -95,6 +99,7 @@ class TcpCollectives {
                      const absl::Status& status) const;
 
   DataPaths& paths_;
+  const RingRanks ring_;
   const int rank_;
   const int size_;
   const std::string name_;

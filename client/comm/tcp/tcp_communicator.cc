@@ -13,9 +13,11 @@
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/executor.h"
+#include "client/comm/hosts.h"
 #include "client/comm/tcp/data_paths.h"
 #include "client/comm/tcp/mesh.h"
 #include "client/comm/tcp/peer_ends.h"
+#include "client/comm/tcp/ring_order.h"
 #include "client/comm/tcp/tcp_messages.h"
 
 namespace coxswain {
@@ -40,12 +42,16 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
       control.push_back(std::move(links.control));
       data.push_back(std::move(links.data));
     }
+    const Hosts hosts = HostsOf(mesh.host_ids);
+    const auto ranks_here = hosts.ranks(hosts.host_of(rank())).size();
     messages_.emplace(std::move(control), rank(), name_, sent_, &ends_);
-    paths_.emplace(std::move(data), mesh.ranks_here, sent_,
+    paths_.emplace(std::move(data), static_cast<int>(ranks_here), sent_,
                    [this](int peer, const absl::Status& status) {
                      return WhyGone(peer, status);
                    });
-    collectives_.emplace(&*paths_, rank(), name_, options.timeout, tuning);
+    RingRanks ring(tuning.ring.empty() ? RingByRank(hosts) : tuning.ring);
+    collectives_.emplace(&*paths_, std::move(ring), rank(), name_,
+                         options.timeout, tuning);
     executor_ = std::make_unique<Executor>(
         [this](const absl::Status& why) { Stop(why); });
   }
@@ -184,7 +190,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
   ended_->Forget(watch);
   if (!mesh.ok()) return mesh.status();
   options.cancel = nullptr;  // not looked at later
-  auto child = std::make_unique<TcpCommunicator>(options, tuning_,
+  TcpTuning tuning = tuning_;
+  tuning.ring.clear();
+  auto child = std::make_unique<TcpCommunicator>(options, tuning,
                                                  *std::move(mesh), sent_);
   COXSWAIN_RETURN_IF_ERROR(child->Open());
   child->link_ = std::make_unique<SplitLink>(

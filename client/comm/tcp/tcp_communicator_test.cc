@@ -64,9 +64,31 @@ CommunicatorCase TunedCase(const std::string& name, int direct_ranks) {
   return result;
 }
 
+// Even ranks, and then the odd ones backwards.
+std::vector<int> MixedRing(int size) {
+  std::vector<int> ring;
+  for (int rank = 0; rank < size; rank += 2) ring.push_back(rank);
+  for (int rank = size - 1; rank > 0; --rank) {
+    if (rank % 2 == 1) ring.push_back(rank);
+  }
+  return ring;
+}
+
+Group MakeMixedGroup(int size, absl::Duration timeout) {
+  TcpTuning tuning = InChunksBy(1);
+  tuning.ring = MixedRing(size);
+  return MakeTunedGroup(size, timeout, tuning);
+}
+
+CommunicatorCase MixedCase() {
+  CommunicatorCase result = TunedCase("TcpMixedRing", 1);
+  result.make_group = MakeMixedGroup;
+  return result;
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
                          testing::Values(TcpCase(), TunedCase("TcpDirect", 8),
-                                         TunedCase("TcpRing", 1)),
+                                         TunedCase("TcpRing", 1), MixedCase()),
                          CaseName);
 
 void OnEach(const Group& group,
@@ -132,6 +154,31 @@ TEST(TcpCommunicatorTest, AllWaysGiveTheSumsAtAllSizes) {
       });
     }
   }
+}
+
+TEST(TcpCommunicatorTest, ARingInAnyOrderGivesTheSumsAtAllSizes) {
+  for (const int size : {2, 3, 6}) {
+    OnEach(MakeMixedGroup(size, kLong), [](int, Communicator& comm) {
+      for (const int64_t count : {1, 3, 1025, 20001}) CheckSums(comm, count);
+    });
+  }
+}
+
+// Values that are rounded differently in each order.
+TEST(TcpCommunicatorTest, ARingInAnyOrderGivesAllRanksTheSameBitsEachTime) {
+  std::vector<std::vector<float>> sums;
+  for (int run = 0; run < 2; ++run) {
+    std::vector<std::vector<float>> data(5, std::vector<float>(9001));
+    OnEach(MakeMixedGroup(5, kLong), [&](int rank, Communicator& comm) {
+      std::vector<float>& own = data[static_cast<size_t>(rank)];
+      for (size_t i = 0; i < own.size(); ++i) {
+        own[i] = 1.0f / static_cast<float>(1 + (i + 31 * rank) % 997);
+      }
+      EXPECT_OK(comm.AllReduce(SpanOf(&own, DType::kFloat32))->Wait(kLong));
+    });
+    sums.insert(sums.end(), data.begin(), data.end());
+  }
+  for (const std::vector<float>& sum : sums) EXPECT_EQ(sum, sums[0]);
 }
 
 TEST(TcpCommunicatorTest, LargeOnesTakeTheirWayByThemselves) {
