@@ -58,9 +58,13 @@ absl::Status CheckSlices(const Span& small, const Span& large, int size) {
       ", got ", large.count, " x ", NameOf(large.dtype)));
 }
 
+absl::Status Without(const Communicator& comm, absl::string_view ability) {
+  return absl::UnimplementedError(
+      absl::StrCat("the ", comm.backend(), " back end has no ", ability));
+}
+
 WorkPtr Lacks(const Communicator& comm, absl::string_view ability) {
-  return Fail(absl::UnimplementedError(
-      absl::StrCat("the ", comm.backend(), " back end has no ", ability)));
+  return Fail(Without(comm, ability));
 }
 
 }  // namespace
@@ -213,6 +217,73 @@ WorkPtr Communicator::Receive(Span span, int peer, uint32_t tag) {
   return DoReceive(span, peer, tag);
 }
 
+class Communicator::CheckedSender : public ChannelSender {
+ public:
+  CheckedSender(Communicator* comm, std::unique_ptr<ChannelSender> sender)
+      : comm_(*comm), sender_(std::move(sender)) {}
+
+  absl::Status Send(const Span& block, absl::Duration timeout) override {
+    absl::Status status = comm_.CheckPlaces(CheckSpan(block), block, block);
+    if (status.ok()) status = sender_->Send(block, timeout);
+    if (status.ok()) comm_.CountPayload(block.bytes());
+    return status;
+  }
+  absl::Status Drain(absl::Duration timeout) override {
+    return sender_->Drain(timeout);
+  }
+
+ private:
+  Communicator& comm_;
+  const std::unique_ptr<ChannelSender> sender_;
+};
+
+class Communicator::CheckedReceiver : public ChannelReceiver {
+ public:
+  CheckedReceiver(Communicator* comm, std::unique_ptr<ChannelReceiver> receiver)
+      : comm_(*comm), receiver_(std::move(receiver)) {}
+
+  absl::Status Receive(const Span& block, absl::Duration timeout) override {
+    absl::Status status = comm_.CheckPlaces(CheckSpan(block), block, block);
+    if (status.ok()) status = receiver_->Receive(block, timeout);
+    return status;
+  }
+
+ private:
+  Communicator& comm_;
+  const std::unique_ptr<ChannelReceiver> receiver_;
+};
+
+absl::Status Communicator::CheckChannel(const ChannelOptions& options) const {
+  if (auto status = CheckPeer(options.peer, rank_, size_); !status.ok()) {
+    return status;
+  }
+  if (options.slots >= 1 && options.slots <= kMaxChannelSlots &&
+      options.slot_bytes >= 1 &&
+      options.slot_bytes <= kMaxChannelBytes / options.slots) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a channel of ", options.slots, " slots of ",
+                   options.slot_bytes, " bytes: it has 1 to ", kMaxChannelSlots,
+                   " slots, of ", kMaxChannelBytes, " bytes in all at most"));
+}
+
+absl::StatusOr<std::unique_ptr<ChannelSender>> Communicator::OpenSender(
+    const ChannelOptions& options) {
+  if (auto status = CheckChannel(options); !status.ok()) return status;
+  auto sender = DoOpenSender(options);
+  if (!sender.ok()) return sender;
+  return std::make_unique<CheckedSender>(this, *std::move(sender));
+}
+
+absl::StatusOr<std::unique_ptr<ChannelReceiver>> Communicator::OpenReceiver(
+    const ChannelOptions& options) {
+  if (auto status = CheckChannel(options); !status.ok()) return status;
+  auto receiver = DoOpenReceiver(options);
+  if (!receiver.ok()) return receiver;
+  return std::make_unique<CheckedReceiver>(this, *std::move(receiver));
+}
+
 absl::StatusOr<std::unique_ptr<BufferOwner>> Communicator::AllocateBuffer(
     int64_t count, DType dtype) {
   if (count < 0) {
@@ -243,6 +314,15 @@ WorkPtr Communicator::DoSend(Span, int, uint32_t) {
 }
 WorkPtr Communicator::DoReceive(Span, int, uint32_t) {
   return Lacks(*this, "receive");
+}
+
+absl::StatusOr<std::unique_ptr<ChannelSender>> Communicator::DoOpenSender(
+    const ChannelOptions&) {
+  return Without(*this, "channels");
+}
+absl::StatusOr<std::unique_ptr<ChannelReceiver>> Communicator::DoOpenReceiver(
+    const ChannelOptions&) {
+  return Without(*this, "channels");
 }
 
 absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateHostBuffer(

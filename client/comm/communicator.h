@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "client/comm/channel.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/work.h"
 #include "client/device/tensor.h"
@@ -102,6 +103,14 @@ class Communicator {
   // collective: the two ends pair by (peer, tag).
   WorkPtr Send(Span span, int peer, uint32_t tag);
   WorkPtr Receive(Span span, int peer, uint32_t tag);
+  // Open this rank's end of a channel (client/comm/channel.h) to, or from,
+  // another rank, which opens the other end with the same slots. Do not wait
+  // for that. INVALID_ARGUMENT for options that are not valid, or a tag that
+  // was used; RESOURCE_EXHAUSTED if there is no memory for the slots.
+  absl::StatusOr<std::unique_ptr<ChannelSender>> OpenSender(
+      const ChannelOptions& options);
+  absl::StatusOr<std::unique_ptr<ChannelReceiver>> OpenReceiver(
+      const ChannelOptions& options);
 
   // Returns a communicator among `ranks` of this one, in that order: rank i of
   // the new one is ranks[i] here. All of them call it with the same list, and
@@ -134,9 +143,9 @@ class Communicator {
   // Returns how many collectives were started here; equal on all ranks that are
   // in step.
   int64_t sequence() const { return sequence_.load(); }
-  // Returns the bytes that callers handed to collectives and sends of this
-  // rank: the span of an all-reduce, the input otherwise; a broadcast counts at
-  // its root, a receive and a barrier nowhere. Includes those of the
+  // Returns the bytes that callers handed to collectives, sends and channels of
+  // this rank: the span of an all-reduce, the input otherwise; a broadcast
+  // counts at its root, a receive and a barrier nowhere. Includes those of the
   // communicators split off this one, also after their end.
   int64_t payload_bytes() const { return payload_->bytes.load(); }
   // Returns the bytes that this back end handed to its transport for other
@@ -159,6 +168,10 @@ class Communicator {
   virtual WorkPtr DoAllToAll(Span input, Span output);
   virtual WorkPtr DoSend(Span span, int peer, uint32_t tag);
   virtual WorkPtr DoReceive(Span span, int peer, uint32_t tag);
+  virtual absl::StatusOr<std::unique_ptr<ChannelSender>> DoOpenSender(
+      const ChannelOptions& options);
+  virtual absl::StatusOr<std::unique_ptr<ChannelReceiver>> DoOpenReceiver(
+      const ChannelOptions& options);
   // Splits off the communicator of a list that has been checked; UNIMPLEMENTED
   // by default.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
@@ -169,6 +182,8 @@ class Communicator {
   void AddToCounts(int64_t collectives, int64_t bytes);
 
  private:
+  class CheckedSender;
+  class CheckedReceiver;
   // A child adds to its own and to its parents'.
   struct Payload {
     std::atomic<int64_t> bytes{0};
@@ -177,6 +192,7 @@ class Communicator {
 
   // Announces a call that is refused with `why`, and returns that.
   WorkPtr Refuse(CollectiveKind kind, absl::Status why);
+  absl::Status CheckChannel(const ChannelOptions& options) const;
   // CheckPlace for all memory, after what the caller found.
   absl::Status CheckPlaces(absl::Status found, const Span& input,
                            const Span& output) const;

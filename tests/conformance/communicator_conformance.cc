@@ -427,6 +427,11 @@ TEST_P(CommunicatorConformance, LackingAbilitiesAreUnimplemented) {
     EXPECT_THAT(comm.Send(small.span(), 1, 0)->Wait(kSoon), unimplemented);
     EXPECT_THAT(comm.Receive(small.span(), 1, 0)->Wait(kSoon), unimplemented);
   }
+  if (!GetParam().channels && comm.size() > 1) {
+    const ChannelOptions options = {1, 0, small.span().bytes(), 1};
+    EXPECT_THAT(comm.OpenSender(options), unimplemented);
+    EXPECT_THAT(comm.OpenReceiver(options), unimplemented);
+  }
 }
 
 TEST_P(CommunicatorConformance, BadArgumentsAreRefusedAndHarmless) {

@@ -34,6 +34,7 @@ struct CommunicatorCase {
   bool reduce_scatter = true;
   bool all_to_all = true;
   bool messages = true;
+  bool channels = false;  // channel_conformance.h
   // Whether an operation waits for its peers, so that it can be caught
   // waiting; not so for a group of one.
   bool waits = true;

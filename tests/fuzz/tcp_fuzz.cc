@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "client/comm/channel.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/memory_store.h"
 #include "client/comm/tcp/control_stream.h"
@@ -34,6 +35,8 @@ namespace {
 constexpr absl::Duration kTcpTimeout = absl::Seconds(20);
 constexpr int64_t kShortCount = 16;
 constexpr int64_t kLongCount = 8192;  // of a message that waits for its place
+constexpr int kSlots = 2;
+constexpr int64_t kSlotBytes = kShortCount * sizeof(float);
 // What all data that the peer sends consists of.
 constexpr char kLetter = 'Z';
 // More than a peer can make a rank hold: its announcements are 4 MiB.
@@ -224,14 +227,47 @@ class HostileTcpPeer {
     control.id = static_cast<uint64_t>(Amount(1));
     control.bytes = bytes;
     control.header = Header(CollectiveKind::kMessage, count);
+    if (kind >= 7) SetChannel(&control, /*of_rank=*/is_long);
+    bytes = control.bytes;
     std::string frame = RawTcpPeer::Encoded(control);
-    Damage(frame.data(), frame.size());
-    frame.append(static_cast<size_t>(Amount(bytes) & 0xffff), kLetter);
+    const bool damaged = Damage(frame.data(), frame.size());
+    const int64_t behind = Amount(bytes) & 0xffff;
+    frame.append(static_cast<size_t>(behind), kLetter);
+    // Otherwise the rank takes frames for data, and may.
+    only_letters_ = only_letters_ && !damaged && behind == bytes;
     Send(control_, frame);
+  }
+
+  // Makes it a frame of one of the two channels: that in which the other rank
+  // sends, or receives.
+  void SetChannel(ControlFrame* frame, bool of_rank) {
+    frame->tag = 1;
+    frame->bytes = 0;
+    frame->header.count = kShortCount;
+    frame->header.root = of_rank ? group_.rank : 1 - group_.rank;
+    switch (frame->kind) {
+      case ControlFrame::Kind::kOpen:
+        frame->id = static_cast<uint64_t>(Amount(kSlots));
+        frame->header.count = std::max<int64_t>(Amount(kSlotBytes), 0);
+        break;
+      case ControlFrame::Kind::kSlot:
+        frame->header.root = 1 - group_.rank;
+        frame->id = static_cast<uint64_t>(Amount(blocks_++));
+        frame->bytes = Amount(kSlotBytes);
+        break;
+      case ControlFrame::Kind::kFreed:
+        frame->header.root = group_.rank;
+        frame->id = static_cast<uint64_t>(Amount(++freed_));
+        break;
+      default:
+        break;
+    }
   }
 
   const CommunicatorOptions group_;  // of the other rank
   FuzzBytes* const bytes_;
+  int64_t blocks_ = 0;
+  int64_t freed_ = 0;
   UniqueFd control_;
   UniqueFd data_;
   std::vector<UniqueFd> others_;
@@ -278,6 +314,61 @@ std::vector<FuzzedOperation> Begin(Communicator* communicator) {
       [&](const Span& span) { return communicator->AllReduce(span); });
   return operations;
 }
+
+bool IsAllLetters(const std::vector<float>& data) {
+  const auto* const text = reinterpret_cast<const char*>(data.data());
+  return std::all_of(text, text + data.size() * sizeof(float),
+                     [](char one) { return one == kLetter; });
+}
+
+// Both ends of the rank's channels with the peer, used until they fail.
+class FuzzedChannels {
+ public:
+  explicit FuzzedChannels(Communicator* communicator)
+      : peer_(1 - communicator->rank()) {
+    ChannelOptions options;
+    options.peer = peer_;
+    options.tag = 1;
+    options.slot_bytes = kSlotBytes;
+    options.slots = kSlots;
+    auto sender = communicator->OpenSender(options);
+    auto receiver = communicator->OpenReceiver(options);
+    // Not where the peer has ended the communicator already.
+    if (!sender.ok() || !receiver.ok()) return;
+    sender_ = *std::move(sender);
+    receiver_ = *std::move(receiver);
+    sending_ = std::thread([this] {
+      std::vector<float> data(kShortCount);
+      absl::Status status;
+      while (status.ok()) status = sender_->Send(Floats(&data), kTcpTimeout);
+      CheckEnd(status, peer_);
+    });
+    receiving_ = std::thread([this] {
+      absl::Status status;
+      while (status.ok()) {
+        std::vector<float> data(kShortCount);
+        status = receiver_->Receive(Floats(&data), kTcpTimeout);
+        if (status.ok() && !IsAllLetters(data)) has_other_ = true;
+      }
+      CheckEnd(status, peer_);
+    });
+  }
+
+  // Returns whether anything but the peer's letters was received.
+  bool Join() {
+    if (sending_.joinable()) sending_.join();
+    if (receiving_.joinable()) receiving_.join();
+    return has_other_;
+  }
+
+ private:
+  const int peer_;
+  std::unique_ptr<ChannelSender> sender_;
+  std::unique_ptr<ChannelReceiver> receiver_;
+  bool has_other_ = false;
+  std::thread sending_;
+  std::thread receiving_;
+};
 
 }  // namespace
 
@@ -330,18 +421,15 @@ void FuzzTcpPeer(absl::string_view input) {
   }
   const size_t before = Allocated();
   std::vector<FuzzedOperation> operations = Begin(connected->get());
+  FuzzedChannels channels(connected->get());
   hostile.Act();
   hostile.Leave();
+  COXSWAIN_CHECK(!channels.Join() || !hostile.only_letters());
   for (FuzzedOperation& operation : operations) {
     const absl::Status status = operation.work->Wait(kTcpTimeout);
     CheckEnd(status, peer);
-    if (status.ok() && operation.receives && hostile.only_letters()) {
-      const auto* const data =
-          reinterpret_cast<const char*>(operation.data->data());
-      const size_t size = operation.data->size() * sizeof(float);
-      COXSWAIN_CHECK(std::all_of(data, data + size,
-                                 [](char one) { return one == kLetter; }));
-    }
+    COXSWAIN_CHECK(!status.ok() || !operation.receives ||
+                   !hostile.only_letters() || IsAllLetters(*operation.data));
     // Not read any more, which a sanitizer would notice.
     operation.data.reset();
   }

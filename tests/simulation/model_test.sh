@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the models of the shared memory protocol exhaustively with spin, and
+# Checks the models of shared memory and of channels exhaustively with spin, and
 # that each of their mutants is found wrong, so that a check that finds nothing
 # is known to look.
 set -euo pipefail
@@ -80,5 +80,16 @@ expect_right exchange -DRANKS=3 -DOPERATIONS=3
 for mutant in ONE_SLOT DIRECT_ONE_PHASE DIRECT_NO_MEETING PIECES_ONE_PHASE; do
   expect_wrong "assertion violated" exchange "-D${mutant}"
 done
+
+expect_right slots
+expect_right slots -DSLOTS=1
+expect_right slots -DSLOTS=3 -DBLOCKS=7
+expect_right slots -DSTOPS
+expect_right slots -DSTOPS -DSLOTS=3 -DBLOCKS=5
+for mutant in ONE_TOO_MANY WITHOUT_ANSWER FREED_EARLY COUNTED_EARLY \
+  FREED_ON_ARRIVAL; do
+  expect_wrong "assertion violated" slots "-D${mutant}"
+done
+expect_wrong "invalid end state" slots -DSTOPS -DSTOP_WITHOUT_END
 
 [[ "${failures}" -eq 0 ]]

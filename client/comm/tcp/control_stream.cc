@@ -37,7 +37,7 @@ std::optional<ControlFrame> DecodeFrame(const FixedPart& fixed) {
   std::memcpy(header.data(), at, header.size());
   const auto decoded = DecodeCollectiveHeader(header);
   if (kind < static_cast<uint32_t>(ControlFrame::Kind::kAnnounce) ||
-      kind > static_cast<uint32_t>(ControlFrame::Kind::kEnd) ||
+      kind > static_cast<uint32_t>(ControlFrame::Kind::kClose) ||
       frame.bytes < 0 || !decoded.has_value()) {
     return std::nullopt;
   }
@@ -55,14 +55,17 @@ char* Sink() {
 
 }  // namespace
 
-void ControlStream::Queue(const ControlFrame& frame, const char* bytes) {
+void ControlStream::Queue(const ControlFrame& frame, const char* bytes,
+                          std::shared_ptr<char> memory) {
   if (ended_) return;
   Output output;
   output.fixed = EncodeFrame(frame);
   output.bytes = bytes;
   output.size = kFixedBytes + frame.bytes;
-  output.id = frame.id;
-  output_.push_back(output);
+  // Blocks are never dropped, and count by themselves.
+  output.id = frame.kind == ControlFrame::Kind::kSlot ? 0 : frame.id;
+  output.memory = std::move(memory);
+  output_.push_back(std::move(output));
 }
 
 absl::StatusOr<int64_t> ControlStream::Flush() {

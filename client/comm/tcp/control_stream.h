@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,11 @@ struct ControlFrame {
     kTaken = 4,     // the message `id` has been received
     kRefused = 5,   // it is another one than `header`, which was to be received
     kEnd = 6,       // the sender ends; the reason follows it
+    // Of the channel with this tag whose sender is the header's root:
+    kOpen = 7,   // an end has so many slots (`id`) of `header.count` bytes
+    kSlot = 8,   // block `id`, counted from 0
+    kFreed = 9,  // the receiver has taken `id` blocks in all
+    kClose = 10,
   };
   Kind kind = Kind::kEnd;
   uint32_t tag = 0;
@@ -59,8 +65,10 @@ class ControlStream {
 
   int fd() const { return socket_.get(); }
 
-  // Appends a frame; `bytes` stay until it has been written, or dropped.
-  void Queue(const ControlFrame& frame, const char* bytes);
+  // Appends a frame; `bytes` stay until it has been written, or dropped, by the
+  // caller or by `memory`.
+  void Queue(const ControlFrame& frame, const char* bytes,
+             std::shared_ptr<char> memory = nullptr);
   // Writes what the system takes; returns how many bytes.
   absl::StatusOr<int64_t> Flush();
   bool has_output() const { return !output_.empty(); }
@@ -86,7 +94,8 @@ class ControlStream {
     const char* bytes = nullptr;
     int64_t size = 0;  // of all
     int64_t sent = 0;
-    uint64_t id = 0;
+    uint64_t id = 0;  // of a message
+    std::shared_ptr<char> memory;
   };
 
   UniqueFd socket_;

@@ -100,6 +100,14 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override {
     return Message(/*sends=*/false, span, peer, tag);
   }
+  absl::StatusOr<std::unique_ptr<ChannelSender>> DoOpenSender(
+      const ChannelOptions& options) override {
+    return messages_->channels().OpenSender(options);
+  }
+  absl::StatusOr<std::unique_ptr<ChannelReceiver>> DoOpenReceiver(
+      const ChannelOptions& options) override {
+    return messages_->channels().OpenReceiver(options);
+  }
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
       const std::vector<int>& ranks) override;
 

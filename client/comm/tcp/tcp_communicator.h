@@ -27,7 +27,8 @@ namespace coxswain {
 //
 // Abort, an error and destruction notify the peers, which end what waits for
 // this rank with UNAVAILABLE and the reason. A rank none of whose operations is
-// in flight can leave: what it has sent still arrives.
+// in flight, and whose channels are drained, can leave: what it has sent still
+// arrives.
 //
 // The first frame of each collective carries its header (opening.h).
 // wire_bytes() counts payload, frames and control, without what the kernel adds

@@ -13,6 +13,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
 #include "client/comm/work.h"
+#include "tests/conformance/channel_conformance.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
 
@@ -40,6 +41,7 @@ CommunicatorCase TcpCase() {
   CommunicatorCase result;
   result.name = "Tcp";
   result.make_group = MakeGroup;
+  result.channels = true;
   result.has_wire = true;
   return result;
 }
@@ -60,6 +62,7 @@ CommunicatorCase TunedCase(const std::string& name, int direct_ranks) {
   result.make_group = [direct_ranks](int size, absl::Duration timeout) {
     return MakeTunedGroup(size, timeout, InChunksBy(direct_ranks));
   };
+  result.channels = true;
   result.has_wire = true;
   return result;
 }
@@ -90,6 +93,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
                          testing::Values(TcpCase(), TunedCase("TcpDirect", 8),
                                          TunedCase("TcpRing", 1), MixedCase()),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, ChannelConformance,
+                         testing::Values(TcpCase()), CaseName);
 
 void OnEach(const Group& group,
             const std::function<void(int, Communicator&)>& run) {

@@ -29,6 +29,8 @@ absl::StatusOr<char*> TcpMessages::Place(int rank, const ControlFrame& frame) {
       }
       return static_cast<char*>(found->second->span.data);
     }
+    case ControlFrame::Kind::kSlot:
+      return slots_.Place(rank, frame);
     default:
       break;
   }
@@ -82,6 +84,11 @@ absl::Status TcpMessages::Take(int rank, const ControlFrame& frame) {
       Finish(message.get(), taken ? absl::OkStatus() : equal);
       return absl::OkStatus();
     }
+    case ControlFrame::Kind::kOpen:
+    case ControlFrame::Kind::kSlot:
+    case ControlFrame::Kind::kFreed:
+    case ControlFrame::Kind::kClose:
+      return slots_.Take(rank, frame);
   }
   return absl::InvalidArgumentError("it sent a frame out of place");
 }

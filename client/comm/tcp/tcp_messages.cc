@@ -28,7 +28,17 @@ TcpMessages::TcpMessages(std::vector<UniqueFd> sockets, int rank,
     : rank_(rank),
       name_(std::move(name)),
       sent_(std::move(sent)),
-      ends_(*ends) {
+      ends_(*ends),
+      slots_(
+          rank, name_,
+          [this](int peer, const ControlFrame& frame, const char* bytes,
+                 std::shared_ptr<char> memory) {
+            SendOfChannel(peer, frame, bytes, std::move(memory));
+          },
+          [this](int peer, const char* memory, int64_t bytes) {
+            MutexLock lock(&mutex_);
+            PeerOf(peer).stream.Discard(memory, bytes);
+          }) {
   MutexLock lock(&mutex_);
   for (UniqueFd& socket : sockets) {
     peers_.push_back(std::make_unique<Peer>(std::move(socket)));
@@ -112,7 +122,9 @@ void TcpMessages::Serve(int rank, bool reads) {
     lost = peer.lost;
     if (!lost) Flush(rank);
   }
-  if (lost) ends_.Notify(rank);
+  if (!lost) return;
+  LoseChannels(rank);
+  ends_.Notify(rank);
 }
 
 void TcpMessages::SendFrame(int rank, Kind kind, const Message& message,
@@ -125,6 +137,24 @@ void TcpMessages::SendFrame(int rank, Kind kind, const Message& message,
   frame.header = message.header;
   PeerOf(rank).stream.Queue(frame, bytes);
   Flush(rank);
+}
+
+void TcpMessages::SendOfChannel(int rank, const ControlFrame& frame,
+                                const char* bytes,
+                                std::shared_ptr<char> memory) {
+  MutexLock lock(&mutex_);
+  if (PeerOf(rank).lost) return;
+  PeerOf(rank).stream.Queue(frame, bytes, std::move(memory));
+  Flush(rank);
+}
+
+void TcpMessages::LoseChannels(int rank) {
+  absl::Status why;
+  {
+    MutexLock lock(&mutex_);
+    why = PeerOf(rank).why;
+  }
+  slots_.Lose(rank, why);
 }
 
 void TcpMessages::Flush(int rank) {
@@ -243,6 +273,7 @@ void TcpMessages::Lose(int rank, const absl::Status& why, bool announced) {
 }
 
 void TcpMessages::Stop(absl::string_view why) {
+  slots_.Stop(absl::AbortedError(why));
   MutexLock lock(&mutex_);
   if (stopped_) return;
   stopped_ = true;

@@ -20,12 +20,14 @@
 #include "client/comm/collective_header.h"
 #include "client/comm/tcp/control_stream.h"
 #include "client/comm/tcp/peer_ends.h"
+#include "client/comm/tcp/tcp_channels.h"
 #include "client/comm/tcp/tcp_socket.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
 
-// Messages between two ranks, over the control connections, and how peers end.
+// Messages between two ranks, over the control connections, which channels use
+// too, and how peers end.
 //
 // A message is announced with its header. A short one comes with the
 // announcement; another is sent once the receiver has named its place, into
@@ -73,8 +75,11 @@ class TcpMessages {
   // before it closed another connection is known after that.
   void Look(int peer) { Serve(peer, /*reads=*/true); }
 
-  // Ends all waits, now and later, and sends the peers the reason.
+  // Ends all waits, now and later, those of channels too, and sends the peers
+  // the reason.
   void Stop(absl::string_view why);
+
+  TcpChannels& channels() { return slots_; }
 
  private:
   using Key = std::pair<int, uint64_t>;  // of a message, by its sender
@@ -115,6 +120,10 @@ class TcpMessages {
   void SendFrame(int peer, ControlFrame::Kind kind, const Message& message,
                  const char* bytes = nullptr, int64_t size = 0)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendOfChannel(int peer, const ControlFrame& frame, const char* bytes,
+                     std::shared_ptr<char> memory);
+  // Ends the channels of a peer that is lost.
+  void LoseChannels(int peer);
   void Flush(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Finish(Message* message, absl::Status status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -144,6 +153,7 @@ class TcpMessages {
   std::map<std::pair<int, uint32_t>, Channel> channels_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, MessagePtr> sends_ ABSL_GUARDED_BY(mutex_);  // by receiver
   std::map<Key, MessagePtr> arriving_ ABSL_GUARDED_BY(mutex_);
+  TcpChannels slots_;
   std::thread thread_;
 };
 

@@ -1,0 +1,137 @@
+#ifndef COXSWAIN_CLIENT_COMM_TCP_TCP_CHANNELS_H_
+#define COXSWAIN_CLIENT_COMM_TCP_TCP_CHANNELS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "client/comm/channel.h"
+#include "client/comm/collective_header.h"
+#include "client/comm/tcp/control_stream.h"
+
+namespace coxswain {
+
+// The ends of channels that this rank has opened, or a peer for it, over the
+// control connections.
+//
+// Each end sends kOpen with its slots once, and no block travels before both
+// have: a sender knows then that the receiver has as many slots free as itself.
+// Block i of a channel goes into slot i modulo their number, on both ends. The
+// receiver sends how many blocks it has taken in all (kFreed), and the sender
+// is never further ahead than there are slots. kClose ends it from either end.
+// tests/simulation/slots.pml has this as a model that is checked exhaustively.
+//
+// Threading: thread-safe. What TcpMessages calls may hold the lock of its
+// connections; this class sends without its own.
+class TcpChannels {
+ public:
+  // Sends a frame, and `bytes`, which `memory` keeps until they are written.
+  using SendFrame =
+      std::function<void(int peer, const ControlFrame& frame, const char* bytes,
+                         std::shared_ptr<char> memory)>;
+  // What still comes for this memory is thrown away.
+  using Discard =
+      std::function<void(int peer, const char* memory, int64_t bytes)>;
+  // Ends that one peer has opened and this rank has not: at most so many.
+  static constexpr int kMaxUnanswered = 256;
+
+  // `name` is of the communicator.
+  TcpChannels(int rank, std::string name, SendFrame send, Discard discard);
+
+  // Do not wait for the peer. The options are valid. RESOURCE_EXHAUSTED if
+  // there is no memory, INVALID_ARGUMENT for a tag that was used.
+  absl::StatusOr<std::unique_ptr<ChannelSender>> OpenSender(
+      const ChannelOptions& options);
+  absl::StatusOr<std::unique_ptr<ChannelReceiver>> OpenReceiver(
+      const ChannelOptions& options);
+
+  // Returns where the bytes of a kSlot go, as ControlStream::Handlers::place;
+  // null for those of an end that was closed.
+  absl::StatusOr<char*> Place(int peer, const ControlFrame& frame);
+  // Takes kOpen, kSlot, kFreed and kClose.
+  absl::Status Take(int peer, const ControlFrame& frame);
+  // A peer has ended: so have its channels.
+  void Lose(int peer, const absl::Status& why);
+  // Ends all waits, now and later.
+  void Stop(const absl::Status& why);
+
+ private:
+  class Sender;
+  class Receiver;
+  // Blocks are counted from the first one on. Of a sender, `ahead` is how many
+  // it has sent, and `behind` how many the receiver has taken; of a receiver,
+  // how many have come and how many it has taken.
+  struct End {
+    int peer = 0;
+    uint32_t tag = 0;
+    bool sends = false;
+    bool opened = false;  // here
+    bool answered = false;
+    bool closed = false;  // here
+    int64_t slot_bytes = 0;
+    int64_t slots = 0;
+    // What the peer has.
+    int64_t their_bytes = 0;
+    int64_t their_slots = 0;
+    std::shared_ptr<char> memory;
+    std::vector<CollectiveHeader> headers;  // by slot, of a receiver
+    uint64_t ahead = 0;
+    uint64_t behind = 0;
+    absl::Status ended;  // why nothing more comes, or can be sent
+    CondVar changed;
+
+    char* slot(uint64_t block) const {
+      return memory.get() + static_cast<int64_t>(SlotOf(block)) * slot_bytes;
+    }
+    size_t SlotOf(uint64_t block) const {
+      return static_cast<size_t>(block % static_cast<uint64_t>(slots));
+    }
+    bool full() const { return ahead - behind >= static_cast<uint64_t>(slots); }
+  };
+  using Key = std::tuple<int, uint32_t, bool>;  // peer, tag, whether it sends
+
+  absl::StatusOr<End*> Open(const ChannelOptions& options, bool sends);
+  // Makes it if there is none.
+  End& EndOf(int peer, uint32_t tag, bool sends)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Send(End* end, const Span& block, absl::Duration timeout);
+  absl::Status Drain(End* end, absl::Duration timeout);
+  absl::Status Receive(End* end, const Span& block, absl::Duration timeout);
+  void Close(End* end);
+  // Waits for `ready`, or the end's; OK only if it is ready.
+  template <typename Ready>
+  absl::Status Await(End* end, absl::Duration timeout, const char* late,
+                     Ready ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeOpen(int peer, const ControlFrame& frame)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Compares what both have opened.
+  void Match(End* end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the end that a frame is for; null if there is none.
+  End* Find(int peer, const ControlFrame& frame)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsBlock(const End& end, const ControlFrame& frame);
+  ControlFrame FrameOf(const End& end, ControlFrame::Kind kind) const;
+  std::string NameOf(const End& end) const;
+
+  const int rank_;
+  const std::string name_;
+  const SendFrame send_;
+  const Discard discard_;
+  Mutex mutex_;
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, absl::Status> lost_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, int> unanswered_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, std::unique_ptr<End>> ends_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_TCP_TCP_CHANNELS_H_
