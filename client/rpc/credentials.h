@@ -39,7 +39,7 @@ std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& job);
 
 // Has `connect` make a connection that is refused as soon as the peer has shown
-// its certificates, whoever has signed them, and returns these (PEM); empty if
+// its certificates, by whatever authority, and returns these (PEM); empty if
 // there were none. For a description of what is wrong: no call is made.
 std::string ShownCertificates(
     const std::string& address, const TlsFiles& own,
