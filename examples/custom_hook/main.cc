@@ -1,10 +1,11 @@
-// A training program with a hook of its own, which it names like any other:
+// A training program with hooks of its own, which it names like any other:
 //   coxswain run --nproc 2 -- custom_hook --hook 'fp16(predivide(factor=2))'
 #include <torch/torch.h>
 
 #include <iostream>
 #include <string>
 
+#include "examples/custom_hook/cyclic.h"
 #include "examples/custom_hook/predivide.h"
 #include "hooks/registry/yaml_spec.h"
 #include "train/torch/train.h"
@@ -17,6 +18,7 @@ int main(int argc, char** argv) {
 
   // Before the first spec that names it is read.
   absl::Status status = coxswain::examples::RegisterPredivide();
+  if (status.ok()) status = coxswain::examples::RegisterCyclic();
   const auto spec = coxswain::ReadHookArgument(hook);
   if (status.ok()) status = spec.status();
   if (status.ok()) {

@@ -41,6 +41,11 @@ TEST(CustomHookExampleTest, LearnsWithItsOwnHookWrappedAndPlanned) {
   ExpectLearns({"examples/custom_hook/custom_hook"});
 }
 
+TEST(CustomHookExampleTest, LearnsWithErrorFeedback) {
+  ExpectLearns(
+      {"examples/custom_hook/custom_hook", "--hook", "bf16(cyclic(parts=8))"});
+}
+
 TEST(CustomHookExampleTest, ReadsTheHookFromYaml) {
   const std::string path = testing::TempDir() + "/hook.yaml";
   std::ofstream(path) << "name: predivide\noptions: {factor: 2}\nwrap: fp16\n";
