@@ -1,6 +1,5 @@
 #include "train/generation_training.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -38,9 +37,9 @@ absl::Status GenerationTraining::Connect(Communicator* communicator,
   ProgramCheckpoint::Options saving;
   saving.make_hook = MakePlannedHook;
   saving.retention = options.retention;
-  checkpoint_ = std::make_unique<ProgramCheckpoint>(
-      session_, ProgramOf(trained_.parameters, trained_.optimizer), saving);
-  decided_before_ = record_.progress;
+  checkpoint_ = std::make_unique<RecordCheckpoint>(
+      session_, ProgramOf(trained_.parameters, trained_.optimizer), saving,
+      [this] { return State(); }, &record_);
   return absl::OkStatus();
 }
 
@@ -55,47 +54,9 @@ ProgramCheckpoint::Training GenerationTraining::State() {
   return state;
 }
 
-absl::Status GenerationTraining::Resume() {
-  const std::string& from = trained_.options.resume;
-  if (from.empty()) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(const auto resumed,
-                            checkpoint_->ResumeIfAny(from, State()));
-  if (!resumed.has_value()) return absl::OkStatus();
-  const auto record = resumed->blobs.find(ElasticRecord::kBlob);
-  if (record != resumed->blobs.end()) {
-    COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(record->second));
-  }
-  record_.NotePosition(exchange_->accumulator());
-  // Earlier versions have left it out.
-  record_.progress = std::max(record_.progress, record_.step());
-  decided_before_ = record_.progress;
-  return absl::OkStatus();
-}
-
-absl::Status GenerationTraining::SaveIfDue() {
-  if (!std::exchange(save_due_, false)) return absl::OkStatus();
-  const schedule::Decision& last = exchange_->decision();
-  // A step that was skipped asks for nothing, and may be the last.
-  const std::string& reason = last.commit ? last.checkpoint : last.stop;
-  if (reason.empty()) return absl::OkStatus();
-  const ProgramCheckpoint::Blobs blobs = {
-      {ElasticRecord::kBlob, record_.Serialize()}};
-  return checkpoint_->Save(State(), reason, blobs).status();
-}
-
-void GenerationTraining::FinishSaving() {
-  checkpoint_->Finish(trained_.options.save_timeout).IgnoreError();
-}
-
 std::unique_ptr<Hook> GenerationTraining::Disconnect() {
   checkpoint_.reset();
   return ParameterExchange::TakeHook(std::move(exchange_));
-}
-
-bool GenerationTraining::LeaveWindow() {
-  if (!record_.NotePosition(exchange_->accumulator())) return false;
-  record_.progress = decided_before_ + exchange_->decided();
-  return true;
 }
 
 absl::StatusOr<MicroBatch> GenerationTraining::BeginMicroBatch(
@@ -125,7 +86,7 @@ absl::StatusOr<bool> GenerationTraining::StepWithoutData() {
 absl::Status GenerationTraining::TakeStep() {
   COXSWAIN_RETURN_IF_ERROR(exchange_->StepOptimizer());
   LeaveWindow();
-  save_due_ = true;
+  checkpoint_->NoteStep();
   AfterStep();
   return absl::OkStatus();
 }

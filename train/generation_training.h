@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
 #include "client/elastic/elastic_record.h"
-#include "client/resume/program_checkpoint.h"
+#include "client/resume/record_checkpoint.h"
 #include "client/session/session.h"
 #include "train/parameter_exchange.h"
 #include "train/train.h"
@@ -59,22 +59,23 @@ class GenerationTraining : public Training {
   absl::Status Connect(Communicator* communicator,
                        const CheckHook& check_hook = nullptr);
   // From TrainOptions::resume, if that is set.
-  absl::Status Resume();
+  absl::Status Resume() { return checkpoint_->Resume(trained_.options.resume); }
 
-  // Around a window. A checkpoint of the step before is saved at the beginning,
-  // because what the program counts after Step belongs to it.
+  // Around a window. A checkpoint of the step before is saved at the beginning.
   virtual absl::Status EnterWindow() { return SaveIfDue(); }
   // Notes in the record what has ended. Returns false in the middle of a
   // window, where nothing has.
-  virtual bool LeaveWindow();
+  virtual bool LeaveWindow() {
+    return checkpoint_->NoteWindow(exchange_->accumulator(),
+                                   exchange_->decided());
+  }
   virtual void AfterStep() = 0;
   // Fails where the body should have returned.
   virtual absl::Status CheckGoing() { return absl::OkStatus(); }
 
-  absl::Status SaveIfDue();
-  // Waits for the checkpoint that is being written. One that could not be
-  // written was logged.
-  void FinishSaving();
+  absl::Status SaveIfDue() { return checkpoint_->SaveIfDue(decision()); }
+  // Waits for the checkpoint that is being written.
+  void FinishSaving() { checkpoint_->Finish(trained_.options.save_timeout); }
 
   const Trained& trained() const { return trained_; }
   ParameterExchange& exchange() { return *exchange_; }
@@ -100,9 +101,7 @@ class GenerationTraining : public Training {
   Session& session_;
   ElasticRecord& record_;
   std::unique_ptr<ParameterExchange> exchange_;
-  std::unique_ptr<ProgramCheckpoint> checkpoint_;
-  int64_t decided_before_ = 0;  // progress when the exchange was made
-  bool save_due_ = false;
+  std::unique_ptr<RecordCheckpoint> checkpoint_;
 };
 
 }  // namespace coxswain

@@ -8,7 +8,6 @@
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/schedule/schedule_client.h"
-#include "schedule/ticket.h"
 
 namespace coxswain {
 namespace {
@@ -38,13 +37,6 @@ absl::Status AddSettings(const std::map<std::string, std::string>& settings,
                      "another name"));
   }
   return absl::OkStatus();
-}
-
-int64_t WindowsOf(const Accumulator& accumulator, int64_t before) {
-  const auto position = accumulator.Position();
-  if (!position.ok()) return before;
-  const auto train = position->find(schedule::kTrainStream);
-  return train == position->end() ? before : train->second;
 }
 
 absl::Status CatchSigterm() {

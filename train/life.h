@@ -1,7 +1,6 @@
 #ifndef COXSWAIN_TRAIN_LIFE_H_
 #define COXSWAIN_TRAIN_LIFE_H_
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/accumulate/accumulator.h"
 #include "client/session/job.h"
 #include "client/session/session.h"
 #include "schedule/plan.h"
@@ -31,10 +29,6 @@ absl::Status RunGuarded(absl::string_view what,
 // INVALID_ARGUMENT if the library has one of that name.
 absl::Status AddSettings(const std::map<std::string, std::string>& settings,
                          JobManifest* manifest);
-
-// Returns how many windows of the stream "train" have ended; `before` in the
-// middle of one.
-int64_t WindowsOf(const Accumulator& accumulator, int64_t before);
 
 // SIGTERM as a request to stop: once in a process, however many trainings
 // follow each other. Fails as DrainOnSignal.

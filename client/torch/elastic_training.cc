@@ -8,6 +8,7 @@
 #include "client/elastic/load_hook_state.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/module_checkpoint.h"
 
 namespace coxswain::torch {
 namespace {
@@ -95,42 +96,28 @@ absl::Status ElasticTraining::MakeWrapper() {
   COXSWAIN_RETURN_IF_ERROR(
       ddp->accumulator().Restore(state_.record().position));
   ddp_ = std::move(ddp);
-  ModuleCheckpoint::Options saving;
+  ProgramCheckpoint::Options saving;
   saving.make_hook = options_.ddp.make_hook;
   saving.own_errors = options_.own_errors;
   saving.retention = options_.retention;
   saving.on_report = options_.on_checkpoint;
-  checkpoint_ = std::make_unique<ModuleCheckpoint>(
-      *generation_.session, module_, &optimizer_, saving);
-  COXSWAIN_RETURN_IF_ERROR(Resume());
-  decided_before_ = state_.record().progress;
+  checkpoint_ = std::make_unique<RecordCheckpoint>(
+      *generation_.session, ProgramOf(module_, &optimizer_), saving,
+      [this] { return StateOf(*ddp_); }, &state_.record());
+  // The same on all ranks; what the workers have is newer.
+  if (state_.record().progress == 0) {
+    COXSWAIN_RETURN_IF_ERROR(checkpoint_->Resume(options_.resume));
+  }
   state_.Keep();
   return absl::OkStatus();
 }
 
-absl::Status ElasticTraining::Resume() {
-  // The same on all ranks; what the workers have is newer.
-  const bool begun = state_.record().progress > 0;
-  if (options_.resume.empty() || begun) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(auto resumed,
-                            checkpoint_->ResumeIfAny(options_.resume, *ddp_));
-  if (!resumed.has_value()) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(
-      state_.record(),
-      ElasticRecord::Parse(resumed->blobs[ElasticRecord::kBlob]));
-  return absl::OkStatus();
-}
-
 void ElasticTraining::SaveIfAsked() {
+  const std::string& reason = ddp_->checkpointing();
   // A step that the body has not taken is no part of the state.
-  const bool kept =
-      decided_before_ + ddp_->decided() == state_.record().progress;
-  if (ddp_->checkpointing().empty() || !kept || state_.in_window()) return;
-  const absl::Status saved =
-      checkpoint_
-          ->SaveIfAsked(*ddp_,
-                        {{ElasticRecord::kBlob, state_.record().Serialize()}})
-          .status();
+  const bool kept = checkpoint_->IsNoted(ddp_->decided());
+  if (reason.empty() || !kept || state_.in_window()) return;
+  const absl::Status saved = checkpoint_->Save(reason);
   if (!saved.ok()) LogError("not_saved", {{"reason", saved.ToString()}});
 }
 
@@ -212,9 +199,9 @@ void ElasticTraining::NotePosition() {
 
 void ElasticTraining::Keep() {
   // False in the middle of a window.
-  if (!state_.record().NotePosition(ddp_->accumulator())) return;
-  state_.record().progress = decided_before_ + ddp_->decided();
-  state_.Keep();
+  if (checkpoint_->NoteWindow(ddp_->accumulator(), ddp_->decided())) {
+    state_.Keep();
+  }
 }
 
 absl::Status ElasticTraining::Finish(absl::Status status,
@@ -227,8 +214,8 @@ absl::Status ElasticTraining::Finish(absl::Status status,
   NotePosition();
   if (status.ok()) {
     SaveIfAsked();
-    // One that failed was logged, and is no reason not to go on.
-    checkpoint_->Finish(options_.save_timeout).IgnoreError();
+    // One that failed is no reason not to go on.
+    checkpoint_->Finish(options_.save_timeout);
   }
   checkpoint_.reset();
   // Also of a window that was begun and left. What was decided since the last

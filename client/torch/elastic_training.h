@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "client/elastic/elastic_run.h"
 #include "client/elastic/error_norm_reports.h"
+#include "client/resume/record_checkpoint.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/elastic_module_state.h"
-#include "client/torch/module_checkpoint.h"
 
 namespace coxswain::torch {
 
@@ -129,8 +129,6 @@ class ElasticTraining {
   absl::Status Run(const Body& body, ElasticRun::Trained* trained);
   absl::Status MakeWrapper();
   absl::Status Finish(absl::Status status, ElasticRun::Trained* trained);
-  // Resumes from options_.resume.
-  absl::Status Resume();
   // Copies the state if the last step's decision asks for it.
   void SaveIfAsked();
   // Returns the error of a body that continues although going() is false.
@@ -150,8 +148,7 @@ class ElasticTraining {
   ElasticModuleState& state_;
   ElasticGeneration& generation_;
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<ModuleCheckpoint> checkpoint_;
-  int64_t decided_before_ = 0;  // progress when the wrapper was made
+  std::unique_ptr<RecordCheckpoint> checkpoint_;
   ErrorNormReports error_norms_;
   bool notified_ = false;  // the body, that it is to return
 };

@@ -5,7 +5,6 @@
 #include "client/torch/state_bytes.h"
 
 namespace coxswain::torch {
-namespace {
 
 ProgramCheckpoint::Program ProgramOf(
     const std::shared_ptr<::torch::nn::Module>& module,
@@ -24,7 +23,7 @@ ProgramCheckpoint::Program ProgramOf(
   return program;
 }
 
-ProgramCheckpoint::Training TrainingOf(DistributedDataParallel& ddp) {
+ProgramCheckpoint::Training StateOf(DistributedDataParallel& ddp) {
   ProgramCheckpoint::Training training;
   training.accumulator = &ddp.accumulator();
   training.hook = &ddp.hook();
@@ -34,8 +33,6 @@ ProgramCheckpoint::Training TrainingOf(DistributedDataParallel& ddp) {
   training.unite = [&ddp] { return ddp.AverageParameters(); };
   return training;
 }
-
-}  // namespace
 
 ModuleCheckpoint::ModuleCheckpoint(Session& session,
                                    std::shared_ptr<::torch::nn::Module> module,
@@ -52,18 +49,18 @@ absl::StatusOr<bool> ModuleCheckpoint::SaveIfAsked(DistributedDataParallel& ddp,
 absl::StatusOr<bool> ModuleCheckpoint::Save(DistributedDataParallel& ddp,
                                             absl::string_view reason,
                                             const Blobs& blobs) {
-  return program_.Save(TrainingOf(ddp), reason, blobs);
+  return program_.Save(StateOf(ddp), reason, blobs);
 }
 
 absl::StatusOr<std::optional<ModuleCheckpoint::Resumed>>
 ModuleCheckpoint::ResumeIfAny(absl::string_view id,
                               DistributedDataParallel& ddp) {
-  return program_.ResumeIfAny(id, TrainingOf(ddp));
+  return program_.ResumeIfAny(id, StateOf(ddp));
 }
 
 absl::StatusOr<ModuleCheckpoint::Resumed> ModuleCheckpoint::Resume(
     absl::string_view id, DistributedDataParallel& ddp) {
-  return program_.Resume(id, TrainingOf(ddp));
+  return program_.Resume(id, StateOf(ddp));
 }
 
 }  // namespace coxswain::torch

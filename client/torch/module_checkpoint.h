@@ -19,6 +19,15 @@
 
 namespace coxswain::torch {
 
+// Returns how the module, and what the optimizer has learned, go into a
+// checkpoint and back. Both outlive it.
+ProgramCheckpoint::Program ProgramOf(
+    const std::shared_ptr<::torch::nn::Module>& module,
+    ::torch::optim::Optimizer* optimizer);
+
+// Returns the training state between two steps.
+ProgramCheckpoint::Training StateOf(DistributedDataParallel& ddp);
+
 // Saves the training state of a libtorch program, and resumes from it:
 // parameters and buffers, the optimizer's state, the hook's (and the
 // averager's), the positions of the plan's streams, and bytes of the program's

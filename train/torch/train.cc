@@ -5,8 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
+#include "client/elastic/elastic_record.h"
+#include "client/resume/record_checkpoint.h"
 #include "client/schedule/schedule_client.h"
-#include "client/torch/elastic_module_state.h"
 #include "client/torch/elastic_training.h"
 #include "client/torch/module_checkpoint.h"
 #include "hooks/registry/planned_hook.h"
@@ -45,25 +46,25 @@ class PlainTraining : public Training {
         ddp_, DistributedDataParallel::Create(module_, &world_->communicator(),
                                               std::move(hook), ddp,
                                               std::move(averager)));
-    ModuleCheckpoint::Options saving;
+    ProgramCheckpoint::Options saving;
     saving.make_hook = ddp.make_hook;
     saving.retention = options_.retention;
-    checkpoint_ = std::make_unique<ModuleCheckpoint>(session_, module_,
-                                                     &optimizer_, saving);
-    if (!options_.resume.empty()) COXSWAIN_RETURN_IF_ERROR(Resume());
+    checkpoint_ = std::make_unique<RecordCheckpoint>(
+        session_, ProgramOf(module_, &optimizer_), saving,
+        [this] { return StateOf(*ddp_); }, &record_);
+    COXSWAIN_RETURN_IF_ERROR(checkpoint_->Resume(options_.resume));
     return stop_.Begin(options_.stop_on_sigterm, ddp_->plan());
   }
 
   absl::Status Finish() {
     COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
-    // A checkpoint that could not be written was logged.
-    checkpoint_->Finish(options_.save_timeout).IgnoreError();
+    checkpoint_->Finish(options_.save_timeout);
     // All ranks end with one model, also where an averager let them go apart.
     return ddp_->AverageParameters();
   }
 
   bool going() const override { return !ddp_->stopping() && !ddp_->finished(); }
-  int64_t step() const override { return step_; }
+  int64_t step() const override { return record_.step(); }
   int64_t& counter(const std::string& name) override {
     return record_.counters[name];
   }
@@ -74,29 +75,9 @@ class PlainTraining : public Training {
   DistributedDataParallel& ddp() override { return *ddp_; }
 
  private:
-  absl::Status Resume() {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto resumed,
-                              checkpoint_->ResumeIfAny(options_.resume, *ddp_));
-    if (!resumed.has_value()) return absl::OkStatus();
-    step_ = resumed->step;
-    // Where ElasticTraining has it, so that each resumes what the other saved.
-    const auto record = resumed->blobs.find(ElasticRecord::kBlob);
-    if (record == resumed->blobs.end()) return absl::OkStatus();
-    COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(record->second));
-    return absl::OkStatus();
-  }
-
-  // Saves the step taken last, if its decision asks for that: at the beginning
-  // of the next one, because what the program counts after Step belongs to it.
-  absl::Status SaveIfDue() {
-    if (!std::exchange(save_due_, false)) return absl::OkStatus();
-    const ModuleCheckpoint::Blobs blobs = {
-        {ElasticRecord::kBlob, record_.Serialize()}};
-    // A step that was skipped asks for nothing, and may be the last.
-    if (ddp_->stopping() && ddp_->skipped()) {
-      return checkpoint_->Save(*ddp_, ddp_->decision().stop, blobs).status();
-    }
-    return checkpoint_->SaveIfAsked(*ddp_, blobs).status();
+  absl::Status SaveIfDue() { return checkpoint_->SaveIfDue(ddp_->decision()); }
+  void NoteWindow() {
+    checkpoint_->NoteWindow(ddp_->accumulator(), ddp_->decided());
   }
 
   absl::StatusOr<MicroBatch> Accumulate(
@@ -116,14 +97,14 @@ class PlainTraining : public Training {
     COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
     COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->StepWithoutData());
     // Where it ended the epoch, the others have counted a window.
-    step_ = WindowsOf(ddp_->accumulator(), step_);
+    if (!more) NoteWindow();
     return more;
   }
   absl::Status TakeStep() override {
     COXSWAIN_RETURN_IF_ERROR(ddp_->StepOptimizer(optimizer_).status());
-    step_ = WindowsOf(ddp_->accumulator(), step_);
-    session_.ReportProgress(step_);
-    save_due_ = true;
+    NoteWindow();
+    checkpoint_->NoteStep();
+    session_.ReportProgress(step());
     stop_.AfterStep(session_);
     return absl::OkStatus();
   }
@@ -134,11 +115,9 @@ class PlainTraining : public Training {
   ::torch::optim::Optimizer& optimizer_;
   std::shared_ptr<ProcessGroup> world_;
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<ModuleCheckpoint> checkpoint_;
   ElasticRecord record_;
+  std::unique_ptr<RecordCheckpoint> checkpoint_;
   StopOnSigterm stop_;
-  int64_t step_ = 0;
-  bool save_due_ = false;
 };
 
 // Over an ElasticTraining, which does the same for each generation.
