@@ -358,7 +358,9 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
     std::ostringstream out;
     std::ostringstream err;
     if (root.exit(error, out, err) != 0) {
-      if (error.get_name() == "ExtrasError") {
+      // Of a command, it has the name of that.
+      if (error.get_exit_code() ==
+          static_cast<int>(CLI::ExitCodes::ExtrasError)) {
         return UsageError(command,
                           absl::StrCat("not expected: ",
                                        absl::StrJoin(root.remaining(true), " "),
