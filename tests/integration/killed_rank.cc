@@ -1,11 +1,13 @@
-// One rank of a group that shares memory, for tests that kill it:
-//   shm_worker FOLDER RANK SIZE STAGE TIMEOUT_MS DIE_AFTER_US
+// One rank of a group, for tests that kill it:
+//   killed_rank BACKEND FOLDER RANK SIZE STAGE TIMEOUT_MS DIE_AFTER_US
 //
-// Repeats what STAGE names until it fails:
+// BACKEND is shm or tcp. Repeats what STAGE names until it fails:
 //   connect   only a barrier; its time to die begins with the process
-//   small direct pieces messages    exchanges of that kind; it begins once all
-//                                   have met
+//   small direct pieces gather messages channels    exchanges of that kind; it
+//             begins once all have met
+//   split     groups split off, and a barrier of each
 //   allocate  new shared buffers
+//   mixed     all of the exchanges in turns, and splits; over tcp
 //
 // DIE_AFTER_US: when it is killed, whatever it is doing then; -1: never. A rank
 // that is to be killed does not end before. SIGTERM aborts what it does.
@@ -26,6 +28,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,7 +39,9 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "client/comm/channel.h"
 #include "client/comm/shm/shm_communicator.h"
+#include "client/comm/tcp/tcp_communicator.h"
 #include "tests/support/file_store.h"
 
 namespace coxswain {
@@ -92,12 +97,15 @@ class Terminator {
 
 class Worker {
  public:
-  Worker(char** argv) : stage_(argv[4]), die_after_us_(std::atoll(argv[6])) {
+  Worker(char** argv)
+      : over_tcp_(std::string(argv[1]) == "tcp"),
+        stage_(argv[5]),
+        die_after_us_(std::atoll(argv[7])) {
     options_.id = "killed";
-    options_.rank = std::atoi(argv[2]);
-    options_.size = std::atoi(argv[3]);
-    options_.store = std::make_shared<FileStore>(argv[1]);
-    options_.timeout = absl::Milliseconds(std::atoll(argv[5]));
+    options_.rank = std::atoi(argv[3]);
+    options_.size = std::atoi(argv[4]);
+    options_.store = std::make_shared<FileStore>(argv[2]);
+    options_.timeout = absl::Milliseconds(std::atoll(argv[6]));
     options_.cancel = &cancel_;
   }
 
@@ -112,9 +120,21 @@ class Worker {
   absl::Status Small() { return AllReduce(small_.data(), kSmall); }
   absl::Status Direct();
   absl::Status Pieces() { return AllReduce(large_.data(), kLarge); }
+  absl::Status Gather();
   absl::Status Messages();
+  absl::Status Channels();
+  absl::Status Splits();
   absl::Status Allocate();
+  absl::Status Mixed();
   absl::Status AllReduce(float* data, int64_t count);
+  // Of the ring of all ranks.
+  int next() const { return (options_.rank + 1) % options_.size; }
+  int last() const {
+    return (options_.rank + options_.size - 1) % options_.size;
+  }
+  // What a rank sends to the next one in this turn, and what it must be.
+  float* Outgoing();
+  absl::Status CheckIncoming(const float* data) const;
 
   Span SpanOf(float* data, int64_t count) const {
     Span span;
@@ -123,20 +143,24 @@ class Worker {
     return span;
   }
 
+  const bool over_tcp_;
   const std::string stage_;
   const int64_t die_after_us_;
+  int64_t turn_ = 0;
   CancelSignal cancel_;
   CommunicatorOptions options_;
   Mutex mutex_;
   bool end_requested_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<BufferOwner> buffer_;
+  std::unique_ptr<ChannelSender> sender_;
+  std::unique_ptr<ChannelReceiver> receiver_;
   std::vector<float> small_ = std::vector<float>(kSmall);
   std::vector<float> large_ = std::vector<float>(kLarge);
 };
 
 absl::Status Worker::Connect() {
-  auto communicator = ConnectShm(options_);
+  auto communicator = over_tcp_ ? ConnectTcp(options_) : ConnectShm(options_);
   COXSWAIN_RETURN_IF_ERROR(communicator.status());
   MutexLock lock(&mutex_);
   communicator_ = *std::move(communicator);
@@ -156,7 +180,9 @@ absl::Status Worker::Run() {
   const std::map<std::string, Step> steps = {
       {"connect", &Worker::Meet},      {"small", &Worker::Small},
       {"direct", &Worker::Direct},     {"pieces", &Worker::Pieces},
-      {"messages", &Worker::Messages}, {"allocate", &Worker::Allocate}};
+      {"gather", &Worker::Gather},     {"messages", &Worker::Messages},
+      {"channels", &Worker::Channels}, {"split", &Worker::Splits},
+      {"allocate", &Worker::Allocate}, {"mixed", &Worker::Mixed}};
   const auto step = steps.find(stage_);
   if (step == steps.end()) return absl::NotFoundError("no such stage");
   COXSWAIN_RETURN_IF_ERROR(Connect());
@@ -165,7 +191,7 @@ absl::Status Worker::Run() {
   COXSWAIN_RETURN_IF_ERROR(Meet());
   PrintLine("all there");
   if (stage_ != "connect" && to_be_killed()) DieAfter(die_after_us_);
-  while (true) COXSWAIN_RETURN_IF_ERROR((this->*step->second)());
+  for (;; ++turn_) COXSWAIN_RETURN_IF_ERROR((this->*step->second)());
 }
 
 absl::Status Worker::AllReduce(float* data, int64_t count) {
@@ -189,16 +215,88 @@ absl::Status Worker::Direct() {
   return AllReduce(static_cast<float*>(buffer_->span().data), kLarge);
 }
 
+absl::Status Worker::Gather() {
+  const int64_t size = options_.size;
+  float* const slice = small_.data();
+  for (int64_t i = 0; i < size * kSmall; ++i) {
+    large_[static_cast<size_t>(i)] = static_cast<float>(options_.rank + i % 7);
+  }
+  const Span whole = SpanOf(large_.data(), size * kSmall);
+  COXSWAIN_RETURN_IF_ERROR(
+      communicator_->ReduceScatter(whole, SpanOf(slice, kSmall))
+          ->Wait(kForEver));
+  COXSWAIN_RETURN_IF_ERROR(
+      communicator_->AllGather(SpanOf(slice, kSmall), whole)->Wait(kForEver));
+  for (int64_t i = 0; i < size * kSmall; ++i) {
+    const int64_t sum = size * (size - 1) / 2 + size * (i % 7);
+    if (large_[static_cast<size_t>(i)] != static_cast<float>(sum)) {
+      return absl::DataLossError(absl::StrCat("element ", i, " is not ", sum));
+    }
+  }
+  return absl::OkStatus();
+}
+
+float* Worker::Outgoing() {
+  std::iota(large_.begin(), large_.begin() + kMessage,
+            static_cast<float>(options_.rank * 1000 + turn_ % 1000));
+  return large_.data();
+}
+
+absl::Status Worker::CheckIncoming(const float* data) const {
+  const auto first = static_cast<float>(last() * 1000 + turn_ % 1000);
+  for (int64_t i = 0; i < kMessage; ++i) {
+    if (data[i] == first + static_cast<float>(i)) continue;
+    return absl::DataLossError(
+        absl::StrCat("element ", i, " of rank ", last(), " is ", data[i]));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Worker::Messages() {
-  const int next = (options_.rank + 1) % options_.size;
-  const int last = (options_.rank + options_.size - 1) % options_.size;
+  float* const incoming = large_.data() + kMessage;
   const WorkPtr sent =
-      communicator_->Send(SpanOf(large_.data(), kMessage), next, 1);
-  const WorkPtr received = communicator_->Receive(
-      SpanOf(large_.data() + kMessage, kMessage), last, 1);
+      communicator_->Send(SpanOf(Outgoing(), kMessage), next(), 1);
+  const WorkPtr received =
+      communicator_->Receive(SpanOf(incoming, kMessage), last(), 1);
   const absl::Status status = received->Wait(kForEver);
   COXSWAIN_RETURN_IF_ERROR(sent->Wait(kForEver));
-  return status;
+  COXSWAIN_RETURN_IF_ERROR(status);
+  return CheckIncoming(incoming);
+}
+
+absl::Status Worker::Channels() {
+  if (sender_ == nullptr) {
+    ChannelOptions options;
+    options.peer = next();
+    options.slot_bytes = kMessage * static_cast<int64_t>(sizeof(float));
+    options.slots = 2;
+    COXSWAIN_ASSIGN_OR_RETURN(sender_, communicator_->OpenSender(options));
+    options.peer = last();
+    COXSWAIN_ASSIGN_OR_RETURN(receiver_, communicator_->OpenReceiver(options));
+  }
+  float* const incoming = large_.data() + kMessage;
+  COXSWAIN_RETURN_IF_ERROR(
+      sender_->Send(SpanOf(Outgoing(), kMessage), kForEver));
+  COXSWAIN_RETURN_IF_ERROR(
+      receiver_->Receive(SpanOf(incoming, kMessage), kForEver));
+  return CheckIncoming(incoming);
+}
+
+absl::Status Worker::Splits() {
+  std::vector<int> all(static_cast<size_t>(options_.size));
+  std::iota(all.begin(), all.end(), 0);
+  COXSWAIN_ASSIGN_OR_RETURN(const auto child, communicator_->Split(all));
+  return child->Barrier()->Wait(kForEver);
+}
+
+absl::Status Worker::Mixed() {
+  constexpr Step kSteps[] = {&Worker::Small,    &Worker::Pieces,
+                             &Worker::Gather,   &Worker::Messages,
+                             &Worker::Channels, &Worker::Splits};
+  for (const Step step : kSteps) {
+    COXSWAIN_RETURN_IF_ERROR((this->*step)());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Worker::Allocate() {
@@ -225,7 +323,7 @@ int ExitCode(const absl::Status& status) {
 }  // namespace coxswain
 
 int main(int argc, char** argv) {
-  if (argc != 7) return 2;
+  if (argc != 8) return 2;
   coxswain::Worker worker(argv);
   const absl::Status status = worker.Run();
   coxswain::PrintLine(status.ToString());
