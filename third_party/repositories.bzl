@@ -34,7 +34,7 @@ def coxswain_repositories():
             "httplib": ["cpp-httplib"],
             "isal": ["libisal"],
             "json": ["nlohmann_json"],
-            "openssl": ["libcrypto"],
+            "openssl": ["libssl", "libcrypto"],
             "prometheus": ["prometheus-cpp-core"],
             "sqlite": ["sqlite3"],
             "yaml": ["yaml-cpp"],

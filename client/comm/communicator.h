@@ -15,6 +15,7 @@
 #include "base/cancel_signal.h"
 #include "client/comm/channel.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/data_key.h"
 #include "client/comm/work.h"
 #include "client/device/tensor.h"
 
@@ -246,6 +247,11 @@ struct CommunicatorOptions {
   // The address that peers on other hosts reach this process at.
   std::string address = "127.0.0.1";
   std::shared_ptr<RendezvousStore> store;
+  // Whether what travels between ranks is to be encrypted, with this key; not
+  // both: FAILED_PRECONDITION. Equal on all ranks. Back ends that cannot
+  // encrypt ignore them.
+  bool encrypts = false;
+  std::shared_ptr<const DataKey> data_key;
   // Where the memory is that this rank's data lies in. Back ends of the CPU
   // ignore it.
   Device device;

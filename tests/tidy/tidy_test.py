@@ -71,7 +71,12 @@ RESERVED = {
     "nccl.h": ("client/comm/nccl/",),
     "httplib.h": ("server/http/",),
     "prometheus/": ("server/metrics/",),
-    "openssl/": ("base/certificates", "base/openssl", "base/public_key"),
+    "openssl/": (
+        "base/certificates",
+        "base/openssl",
+        "base/public_key",
+        "client/comm/tcp/tls_",
+    ),
 }
 RESERVED_DEPS = {
     "//third_party:torch": ("client/torch/", "train/torch/", "examples/"),

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "base/status_macros.h"
-#include "client/comm/tcp/tcp_socket.h"
 #include "client/comm/tcp/wire.h"
 
 namespace coxswain {
@@ -81,7 +80,7 @@ absl::StatusOr<int64_t> ControlStream::Flush() {
          static_cast<size_t>(output.size - kFixedBytes - of_bytes)}};
     COXSWAIN_ASSIGN_OR_RETURN(
         const int64_t sent,
-        SendSome(socket_, parts, output.size > kFixedBytes ? 2 : 1));
+        stream_.Send(parts, output.size > kFixedBytes ? 2 : 1));
     output.sent += sent;
     total += sent;
     if (output.sent < output.size) break;
@@ -103,7 +102,8 @@ void ControlStream::Drop(uint64_t id) {
       continue;
     }
     // The peer would take what follows for the rest of it.
-    if (output->sent > 0) return End();
+    const bool first = output == output_.begin();
+    if (output->sent > 0 || (first && stream_.sends_half())) return End();
     output = output_.erase(output);
   }
 }
@@ -113,7 +113,7 @@ void ControlStream::Discard(const char* memory, int64_t bytes) {
 }
 
 absl::Status ControlStream::Read(const Handlers& handlers, int64_t limit) {
-  while (limit > 0) {
+  while (limit > 0 || stream_.decrypted() > 0) {
     char* to = nullptr;
     int64_t wanted = 0;
     if (read_ < kFixedBytes) {
@@ -125,7 +125,7 @@ absl::Status ControlStream::Read(const Handlers& handlers, int64_t limit) {
       if (place_ == nullptr) wanted = std::min(wanted, kSinkBytes);
     }
     COXSWAIN_ASSIGN_OR_RETURN(const int64_t received,
-                              ReceiveSome(socket_, to, wanted));
+                              stream_.Receive(to, wanted));
     if (received == 0) return absl::OkStatus();
     limit -= received;
     const bool had_fixed = read_ >= kFixedBytes;
@@ -154,7 +154,7 @@ void ControlStream::End() {
   if (ended_) return;
   ended_ = true;
   output_.clear();
-  EndSendingTcp(socket_);
+  stream_.EndSending();
 }
 
 }  // namespace coxswain

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/unique_fd.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/tcp/tcp_stream.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
@@ -61,9 +61,9 @@ class ControlStream {
     std::function<absl::Status(const ControlFrame&)> take;
   };
 
-  explicit ControlStream(UniqueFd socket) : socket_(std::move(socket)) {}
+  explicit ControlStream(TcpStream stream) : stream_(std::move(stream)) {}
 
-  int fd() const { return socket_.get(); }
+  int fd() const { return stream_.fd(); }
 
   // Appends a frame; `bytes` stay until it has been written, or dropped, by the
   // caller or by `memory`.
@@ -80,7 +80,8 @@ class ControlStream {
   // What still comes for this memory is thrown away.
   void Discard(const char* memory, int64_t bytes);
 
-  // Reads what there is, up to `limit` bytes. UNAVAILABLE at the connection's
+  // Reads what there is, up to `limit` bytes and what poll would not show.
+  // UNAVAILABLE at the connection's
   // end; an error of the handlers, or INVALID_ARGUMENT, for what makes no
   // sense.
   absl::Status Read(const Handlers& handlers, int64_t limit);
@@ -98,7 +99,7 @@ class ControlStream {
     std::shared_ptr<char> memory;
   };
 
-  UniqueFd socket_;
+  TcpStream stream_;
   std::deque<Output> output_;
   bool ended_ = false;
   // What is being read.

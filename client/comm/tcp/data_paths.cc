@@ -23,17 +23,22 @@ absl::Duration ChooseSpin(int ranks_here) {
 
 }  // namespace
 
-DataPaths::DataPaths(std::vector<std::vector<UniqueFd>> sockets, int ranks_here,
-                     std::shared_ptr<ByteCounter> sent, Explainer explain)
-    : sockets_(std::move(sockets)),
+DataPaths::DataPaths(std::vector<std::vector<TcpStream>> streams,
+                     int ranks_here, std::shared_ptr<ByteCounter> sent,
+                     Explainer explain)
+    : streams_(std::move(streams)),
       spin_(ChooseSpin(ranks_here)),
       sent_(std::move(sent)),
       explain_(std::move(explain)),
-      put_back_(sockets_.size()) {}
+      put_back_(streams_.size()) {
+  for (auto& stripes : streams_) {
+    for (TcpStream& one : stripes) one.ReadAhead();
+  }
+}
 
 absl::StatusOr<int64_t> DataPaths::Send(int peer, int stripe,
                                         const iovec* parts, int count) {
-  auto sent = SendSome(socket(peer, stripe), parts, count);
+  auto sent = stream(peer, stripe).Send(parts, count);
   if (sent.ok()) sent_->Add(*sent);
   return sent;
 }
@@ -47,7 +52,7 @@ absl::StatusOr<int64_t> DataPaths::Receive(int peer, int stripe, void* data,
     early.erase(0, taken);
     return static_cast<int64_t>(taken);
   }
-  return ReceiveSome(socket(peer, stripe), data, bytes);
+  return stream(peer, stripe).Receive(data, bytes);
 }
 
 void DataPaths::PutBack(int peer, absl::string_view bytes) {
@@ -75,8 +80,8 @@ DataPaths::Outcome DataPaths::Await(std::vector<pollfd>* entries,
 void DataPaths::Stop() {
   if (stopped_.exchange(true)) return;
   wake_.Raise();
-  for (const auto& stripes : sockets_) {
-    for (const UniqueFd& one : stripes) EndSendingTcp(one);
+  for (const auto& stripes : streams_) {
+    for (const TcpStream& one : stripes) one.EndSending();
   }
 }
 

@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/unique_fd.h"
 #include "client/comm/back_end.h"
 #include "client/comm/tcp/tcp_socket.h"
+#include "client/comm/tcp/tcp_stream.h"
 
 namespace coxswain {
 
@@ -38,17 +38,20 @@ class DataPaths {
   // little.
   using Explainer = std::function<absl::Status(int peer, absl::Status)>;
 
-  // Sockets by rank and stripe; none for this rank. `sent` counts.
-  DataPaths(std::vector<std::vector<UniqueFd>> sockets, int ranks_here,
+  // By rank and stripe; none for this rank. `sent` counts.
+  DataPaths(std::vector<std::vector<TcpStream>> streams, int ranks_here,
             std::shared_ptr<ByteCounter> sent, Explainer explain);
 
-  int size() const { return static_cast<int>(sockets_.size()); }
+  int size() const { return static_cast<int>(streams_.size()); }
   int stripes(int peer) const {
-    return static_cast<int>(sockets_[static_cast<size_t>(peer)].size());
+    return static_cast<int>(streams_[static_cast<size_t>(peer)].size());
   }
-  int fd(int peer, int stripe) const { return socket(peer, stripe).get(); }
+  int fd(int peer, int stripe) const {
+    return streams_[static_cast<size_t>(peer)][static_cast<size_t>(stripe)]
+        .fd();
+  }
 
-  // As SendSome and ReceiveSome; an error is to be explained by WhyLost.
+  // As TcpStream; an error is to be explained by WhyLost.
   absl::StatusOr<int64_t> Send(int peer, int stripe, const iovec* parts,
                                int count);
   absl::StatusOr<int64_t> Receive(int peer, int stripe, void* data,
@@ -81,11 +84,11 @@ class DataPaths {
   bool stopped() const { return stopped_.load(); }
 
  private:
-  const UniqueFd& socket(int peer, int stripe) const {
-    return sockets_[static_cast<size_t>(peer)][static_cast<size_t>(stripe)];
+  TcpStream& stream(int peer, int stripe) {
+    return streams_[static_cast<size_t>(peer)][static_cast<size_t>(stripe)];
   }
 
-  const std::vector<std::vector<UniqueFd>> sockets_;
+  std::vector<std::vector<TcpStream>> streams_;
   const absl::Duration spin_;
   const std::shared_ptr<ByteCounter> sent_;
   const Explainer explain_;

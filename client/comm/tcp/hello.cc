@@ -12,10 +12,12 @@
 namespace coxswain {
 namespace {
 
-constexpr char kPlaceVersion[] = "1";
+constexpr char kPlaceVersion[] = "2";
 constexpr char kHelloLetters[] = "CXSTCP01";
 constexpr char kAnswerLetters[] = "CXSTCPOK";
 constexpr size_t kLetters = 8;
+constexpr char kEncrypted[] = "tls";
+constexpr char kPlainText[] = "plain";
 
 bool FromHex(absl::string_view text, uint64_t* value) {
   return absl::SimpleHexAtoi(text, value);
@@ -26,19 +28,21 @@ bool FromHex(absl::string_view text, uint64_t* value) {
 std::string EncodePlace(const TcpPlace& place) {
   return absl::StrCat(kPlaceVersion, " ", place.address.host, " ",
                       place.address.port, " ", absl::Hex(place.call_token), " ",
-                      absl::Hex(place.answer_token), " ",
-                      absl::Hex(place.host));
+                      absl::Hex(place.answer_token), " ", absl::Hex(place.host),
+                      " ", place.encrypts ? kEncrypted : kPlainText);
 }
 
 absl::StatusOr<TcpPlace> DecodePlace(absl::string_view text) {
   const std::vector<std::string> words = absl::StrSplit(text, ' ');
   TcpPlace place;
-  if (words.size() == 6 && words[0] == kPlaceVersion &&
+  if (words.size() == 7 && words[0] == kPlaceVersion &&
       absl::SimpleAtoi(words[2], &place.address.port) &&
       FromHex(words[3], &place.call_token) &&
       FromHex(words[4], &place.answer_token) &&
-      FromHex(words[5], &place.host)) {
+      FromHex(words[5], &place.host) &&
+      (words[6] == kEncrypted || words[6] == kPlainText)) {
     place.address.host = words[1];
+    place.encrypts = words[6] == kEncrypted;
     return place;
   }
   return absl::InternalError(

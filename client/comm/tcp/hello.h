@@ -16,12 +16,14 @@ namespace coxswain {
 // random numbers. A rank that calls shows the first, and the one that is called
 // answers with the second, so that neither takes a process of another
 // communicator, or of another generation, which has the same address, for its
-// peer. They are no protection against who can read the store or the network.
+// peer. They are no protection against who can read the store or the network;
+// TlsKeys are.
 struct TcpPlace {
   TcpAddress address;
   uint64_t call_token = 0;
   uint64_t answer_token = 0;
   uint64_t host = 0;  // a hash of HostIdentity()
+  bool encrypts = false;
 };
 std::string EncodePlace(const TcpPlace& place);
 absl::StatusOr<TcpPlace> DecodePlace(absl::string_view text);

@@ -24,11 +24,11 @@ absl::Status PrefixPeer(int peer, const absl::Status& status) {
 }  // namespace
 
 bool TcpPairs::Add(int peer, uint32_t index, uint32_t count, uint64_t host,
-                   UniqueFd socket) {
+                   TcpStream stream) {
   Pair& pair = pairs_[static_cast<size_t>(peer)];
-  if (pair.sockets.empty()) pair.sockets.resize(count);
-  if (pair.sockets.size() != count || pair.sockets[index].valid()) return false;
-  pair.sockets[index] = std::move(socket);
+  if (pair.streams.empty()) pair.streams.resize(count);
+  if (pair.streams.size() != count || pair.streams[index].valid()) return false;
+  pair.streams[index] = std::move(stream);
   pair.host = host;
   ++pair.connected;
   return true;
@@ -39,21 +39,22 @@ std::vector<int> TcpPairs::Missing() const {
   for (size_t peer = 0; peer < pairs_.size(); ++peer) {
     if (static_cast<int>(peer) == rank_) continue;
     const Pair& pair = pairs_[peer];
-    if (pair.sockets.empty() || pair.connected < pair.sockets.size()) {
+    if (pair.streams.empty() || pair.connected < pair.streams.size()) {
       missing.push_back(static_cast<int>(peer));
     }
   }
   return missing;
 }
 
-std::vector<UniqueFd> TcpPairs::Release(int peer) {
-  return std::move(pairs_[static_cast<size_t>(peer)].sockets);
+std::vector<TcpStream> TcpPairs::Release(int peer) {
+  return std::move(pairs_[static_cast<size_t>(peer)].streams);
 }
 
 Acceptor::Acceptor(const CommunicatorOptions& options, const TcpPlace& own,
-                   TcpListener listener)
+                   std::shared_ptr<const TlsKeys> keys, TcpListener listener)
     : options_(options),
       own_(own),
+      keys_(std::move(keys)),
       listener_(std::move(listener)),
       max_callers_(kMaxStrangers +
                    static_cast<size_t>(options.size - 1 - options.rank) *
@@ -69,7 +70,10 @@ absl::Status Acceptor::Advance(absl::Time now, TcpPairs* pairs) {
     COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, AcceptTcp(listener_.socket));
     if (!socket.valid()) break;
     Caller caller;
-    caller.socket = std::move(socket);
+    caller.stream = TcpStream(std::move(socket));
+    if (keys_ != nullptr) {
+      COXSWAIN_RETURN_IF_ERROR(caller.stream.EncryptCalled(keys_));
+    }
     caller.expires = now + kHelloTimeout;
     // Most have said it already.
     if (Hear(&caller, pairs) == Heard::kWaits) {
@@ -80,23 +84,26 @@ absl::Status Acceptor::Advance(absl::Time now, TcpPairs* pairs) {
 }
 
 Acceptor::Heard Acceptor::Hear(Caller* caller, TcpPairs* pairs) const {
-  const auto received =
-      ReceiveSome(caller->socket, caller->bytes.data() + caller->read,
-                  static_cast<int64_t>(caller->bytes.size() - caller->read));
+  const auto received = caller->stream.Receive(
+      caller->bytes.data() + caller->read,
+      static_cast<int64_t>(caller->bytes.size() - caller->read));
   if (!received.ok()) return Heard::kDropped;
   caller->read += static_cast<size_t>(*received);
   if (caller->read < caller->bytes.size()) return Heard::kWaits;
   const auto hello = DecodeHello(caller->bytes);
-  if (!hello.has_value() || !IsOurs(*hello)) return Heard::kDropped;
+  if (!hello.has_value() || !IsOurs(*hello) ||
+      !caller->stream.MayBe(static_cast<int>(hello->from))) {
+    return Heard::kDropped;
+  }
   const TcpAnswerBytes answer = EncodeAnswer(own_.answer_token);
   const iovec part = {const_cast<char*>(answer.data()), answer.size()};
-  const auto sent = SendSome(caller->socket, &part, 1);
+  const auto sent = caller->stream.Send(&part, 1);
   // A new connection has room for a few bytes.
   if (!sent.ok() || *sent < static_cast<int64_t>(answer.size())) {
     return Heard::kDropped;
   }
   return pairs->Add(static_cast<int>(hello->from), hello->index, hello->count,
-                    hello->host, std::move(caller->socket))
+                    hello->host, std::move(caller->stream))
              ? Heard::kTaken
              : Heard::kDropped;
 }
@@ -115,7 +122,7 @@ void Acceptor::AddEntries(std::vector<pollfd>* entries) const {
     entries->push_back({listener_.socket.get(), POLLIN, 0});
   }
   for (const Caller& caller : callers_) {
-    entries->push_back({caller.socket.get(), POLLIN, 0});
+    entries->push_back({caller.stream.fd(), POLLIN, 0});
   }
 }
 
@@ -143,7 +150,10 @@ absl::Status CallerSide::Begin(int peer, const TcpPlace& place,
     call.peer = peer;
     call.index = index;
     call.count = count;
-    call.socket = *std::move(socket);
+    call.stream = TcpStream(*std::move(socket));
+    if (keys_ != nullptr) {
+      COXSWAIN_RETURN_IF_ERROR(call.stream.Encrypt(keys_, peer));
+    }
     call.hello = Encode(hello);
     call.expected = EncodeAnswer(place.answer_token);
     calls_.push_back(std::move(call));
@@ -167,7 +177,7 @@ absl::Status CallerSide::Advance(TcpPairs* pairs) {
       continue;
     }
     pairs->Add(call.peer, call.index, call.count, places_[call.peer].host,
-               std::move(call.socket));
+               std::move(call.stream));
     calls_.erase(calls_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   return absl::OkStatus();
@@ -175,21 +185,21 @@ absl::Status CallerSide::Advance(TcpPairs* pairs) {
 
 absl::StatusOr<bool> CallerSide::AdvanceCall(Call* call) const {
   if (call->sent < call->hello.size()) {
-    COXSWAIN_RETURN_IF_ERROR(ConnectResult(call->socket));
-    pollfd writable = {call->socket.get(), POLLOUT, 0};
+    COXSWAIN_RETURN_IF_ERROR(ConnectResult(call->stream.socket()));
+    pollfd writable = {call->stream.fd(), POLLOUT, 0};
     if (poll(&writable, 1, 0) != 1) return false;
-    COXSWAIN_RETURN_IF_ERROR(ConnectResult(call->socket));
+    COXSWAIN_RETURN_IF_ERROR(ConnectResult(call->stream.socket()));
     const iovec rest = {call->hello.data() + call->sent,
                         call->hello.size() - call->sent};
-    COXSWAIN_ASSIGN_OR_RETURN(const int64_t sent,
-                              SendSome(call->socket, &rest, 1));
+    COXSWAIN_ASSIGN_OR_RETURN(const int64_t sent, call->stream.Send(&rest, 1));
     call->sent += static_cast<size_t>(sent);
     if (call->sent < call->hello.size()) return false;
   }
   COXSWAIN_ASSIGN_OR_RETURN(
       const int64_t received,
-      ReceiveSome(call->socket, call->answer.data() + call->read,
-                  static_cast<int64_t>(call->answer.size() - call->read)));
+      call->stream.Receive(
+          call->answer.data() + call->read,
+          static_cast<int64_t>(call->answer.size() - call->read)));
   call->read += static_cast<size_t>(received);
   if (call->read < call->answer.size()) return false;
   if (call->answer == call->expected) return true;
@@ -201,8 +211,8 @@ absl::StatusOr<bool> CallerSide::AdvanceCall(Call* call) const {
 void CallerSide::AddEntries(std::vector<pollfd>* entries) const {
   for (const Call& call : calls_) {
     const bool answering = call.sent == call.hello.size();
-    entries->push_back({call.socket.get(),
-                        static_cast<short>(answering ? POLLIN : POLLOUT), 0});
+    const short events = answering ? POLLIN : call.stream.events_to_send();
+    entries->push_back({call.stream.fd(), events, 0});
   }
 }
 

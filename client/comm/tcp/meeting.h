@@ -6,15 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/unique_fd.h"
 #include "client/comm/communicator.h"
 #include "client/comm/tcp/hello.h"
 #include "client/comm/tcp/tcp_socket.h"
+#include "client/comm/tcp/tcp_stream.h"
 
 namespace coxswain {
 
@@ -27,10 +28,10 @@ class TcpPairs {
 
   // False: there is such a connection already, or the pair has another number.
   bool Add(int peer, uint32_t index, uint32_t count, uint64_t host,
-           UniqueFd socket);
+           TcpStream stream);
   // Returns the ranks with which not all connections are there.
   std::vector<int> Missing() const;
-  std::vector<UniqueFd> Release(int peer);
+  std::vector<TcpStream> Release(int peer);
   // Returns the id of a peer's host.
   uint64_t host(int peer) const {
     return pairs_[static_cast<size_t>(peer)].host;
@@ -38,7 +39,7 @@ class TcpPairs {
 
  private:
   struct Pair {
-    std::vector<UniqueFd> sockets;
+    std::vector<TcpStream> streams;
     size_t connected = 0;
     uint64_t host = 0;
   };
@@ -50,8 +51,9 @@ class TcpPairs {
 // The side that is called. Reads what callers say, without trusting them.
 class Acceptor {
  public:
+  // Without keys connections are in plain text.
   Acceptor(const CommunicatorOptions& options, const TcpPlace& own,
-           TcpListener listener);
+           std::shared_ptr<const TlsKeys> keys, TcpListener listener);
 
   // Accepts and reads what there is. RESOURCE_EXHAUSTED if no descriptors are
   // left.
@@ -62,7 +64,7 @@ class Acceptor {
 
  private:
   struct Caller {
-    UniqueFd socket;
+    TcpStream stream;
     absl::Time expires;
     TcpHelloBytes bytes = {};
     size_t read = 0;
@@ -74,6 +76,7 @@ class Acceptor {
 
   const CommunicatorOptions& options_;
   const TcpPlace own_;
+  const std::shared_ptr<const TlsKeys> keys_;
   const TcpListener listener_;
   const size_t max_callers_;
   std::vector<Caller> callers_;
@@ -82,8 +85,9 @@ class Acceptor {
 // The side that calls.
 class CallerSide {
  public:
-  CallerSide(const CommunicatorOptions& options, const TcpPlace& own)
-      : options_(options), own_(own) {}
+  CallerSide(const CommunicatorOptions& options, const TcpPlace& own,
+             std::shared_ptr<const TlsKeys> keys)
+      : options_(options), own_(own), keys_(std::move(keys)) {}
 
   // Begins to connect with a peer: `count` connections.
   absl::Status Begin(int peer, const TcpPlace& place, uint32_t count);
@@ -96,7 +100,7 @@ class CallerSide {
     int peer = 0;
     uint32_t index = 0;
     uint32_t count = 0;
-    UniqueFd socket;
+    TcpStream stream;
     TcpHelloBytes hello = {};
     size_t sent = 0;
     TcpAnswerBytes expected = {};
@@ -109,6 +113,7 @@ class CallerSide {
 
   const CommunicatorOptions& options_;
   const TcpPlace own_;
+  const std::shared_ptr<const TlsKeys> keys_;
   std::map<int, TcpPlace> places_;
   std::vector<Call> calls_;
 };

@@ -68,6 +68,7 @@ class Meeting {
 
  private:
   absl::Status Publish();
+  absl::Status OnlyOneEncrypts(int peer) const;
   absl::Status BeginCalls(PlaceLookup* lookup);
   absl::Status Late() const;
 
@@ -86,13 +87,26 @@ absl::Status Meeting::Publish() {
     return absl::ResourceExhaustedError("no descriptors are left");
   }
   COXSWAIN_ASSIGN_OR_RETURN(TcpListener listener, ListenTcp(options_.address));
+  std::shared_ptr<const TlsKeys> keys;
+  if (options_.encrypts) {
+    COXSWAIN_ASSIGN_OR_RETURN(keys, TlsKeys::Make(options_));
+  }
   RandomSource* const random = RandomSource::System();
   own_ = {listener.address, random->Next(), random->Next(),
-          StableHash(HostIdentity())};
-  acceptor_.emplace(options_, own_, std::move(listener));
-  caller_.emplace(options_, own_);
+          StableHash(HostIdentity()), options_.encrypts};
+  acceptor_.emplace(options_, own_, keys, std::move(listener));
+  caller_.emplace(options_, own_, keys);
   return options_.store->Set(PlaceLookup::Key(options_, options_.rank),
                              EncodePlace(own_));
+}
+
+absl::Status Meeting::OnlyOneEncrypts(int peer) const {
+  const int encrypts = own_.encrypts ? options_.rank : peer;
+  const int does_not = own_.encrypts ? peer : options_.rank;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "rank ", encrypts, " encrypts its data connections, and rank ", does_not,
+      " does not: let all workers speak TLS with the coordinator, and give "
+      "COXSWAIN_PLAIN_DATA to all of them or to none"));
 }
 
 absl::Status Meeting::BeginCalls(PlaceLookup* lookup) {
@@ -100,6 +114,7 @@ absl::Status Meeting::BeginCalls(PlaceLookup* lookup) {
     if (!place.ok()) {
       return WithPrefix(absl::StrCat("rank ", peer, ": "), place.status());
     }
+    if (place->encrypts != own_.encrypts) return OnlyOneEncrypts(peer);
     const uint32_t stripes =
         stripes_ > 0 ? static_cast<uint32_t>(std::min(stripes_, kMaxStripes))
                      : ChooseStripes(options_.size, place->host == own_.host);
@@ -141,13 +156,13 @@ TcpMesh Meeting::TakeMesh() {
   TcpMesh mesh;
   for (int peer = 0; peer < options_.size; ++peer) {
     TcpLinks links;
-    std::vector<UniqueFd> sockets = pairs_.Release(peer);
-    for (size_t index = 0; index < sockets.size(); ++index) {
+    std::vector<TcpStream> streams = pairs_.Release(peer);
+    for (size_t index = 0; index < streams.size(); ++index) {
       if (index == 0) {
-        links.control = std::move(sockets[index]);
-        KeepAlive(links.control);
+        links.control = std::move(streams[index]);
+        KeepAlive(links.control.socket());
       } else {
-        links.data.push_back(std::move(sockets[index]));
+        links.data.push_back(std::move(streams[index]));
       }
     }
     mesh.host_ids.push_back(peer == options_.rank ? own_.host

@@ -5,15 +5,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/unique_fd.h"
 #include "client/comm/communicator.h"
+#include "client/comm/tcp/tcp_stream.h"
 
 namespace coxswain {
 
 // The connections with one peer; none with oneself.
 struct TcpLinks {
-  UniqueFd control;            // messages, and how the peer ended
-  std::vector<UniqueFd> data;  // collectives; at least one
+  TcpStream control;            // messages, and how the peer ended
+  std::vector<TcpStream> data;  // collectives; at least one
 };
 
 // How a group is connected: each rank with each other one. All collectives
@@ -32,13 +32,15 @@ constexpr int kMaxStripes = 8;
 // "tcp/<options.id>/<rank>": higher ranks call lower ones, and both show that
 // they have read the store (hello.h). `stripes` data connections a pair; 0: as
 // many as pay, by the number of ranks and whether the pair is on one host.
-// Blocks until all are connected. DEADLINE_EXCEEDED names who did not come,
-// UNAVAILABLE who cannot be reached; options.cancel ends it at once.
+// With options.encrypts, all of it by TlsKeys: then a rank is one that has the
+// key. Blocks until all are connected. DEADLINE_EXCEEDED names who did not
+// come, UNAVAILABLE who cannot be reached; options.cancel ends it at once.
 //
 // Strangers who connect are dropped: kHelloTimeout after they came, or once
 // they sent what is no hello of this group, of which no more than its length is
-// read. At most kMaxStrangers of them are read at a time, beside the
-// connections of the group that are still missing; others wait to be accepted.
+// read, after TlsChannel::kMaxHandshakeBytes where it is encrypted. At most
+// kMaxStrangers of them are read at a time, beside the connections of the group
+// that are still missing; others wait to be accepted.
 absl::StatusOr<TcpMesh> ConnectMesh(const CommunicatorOptions& options,
                                     int stripes);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);

@@ -36,8 +36,8 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
         tuning_(tuning),
         name_(absl::StrCat("communicator '", options.id, "'")),
         sent_(std::make_shared<ByteCounter>(std::move(parents_sent))) {
-    std::vector<UniqueFd> control;
-    std::vector<std::vector<UniqueFd>> data;
+    std::vector<TcpStream> control;
+    std::vector<std::vector<TcpStream>> data;
     for (TcpLinks& links : mesh.links) {
       control.push_back(std::move(links.control));
       data.push_back(std::move(links.data));
@@ -210,6 +210,27 @@ absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
   return child;
 }
 
+// A rank that is to encrypt never falls back to plain text.
+absl::Status CheckDataKey(const CommunicatorOptions& options) {
+  if (!options.encrypts) return absl::OkStatus();
+  if (options.data_key == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "communicator '", options.id,
+        "' is to be encrypted, and the coordinator has given rank ",
+        options.rank,
+        " no key: it has lost it in a restart while the generation began, is "
+        "of an earlier version, or something between it and this worker ends "
+        "TLS on another host. Start the job again, or set COXSWAIN_PLAIN_DATA "
+        "on all workers"));
+  }
+  if (options.data_key->secret().size() == DataKey::kBytes) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "communicator '", options.id, "': its key has ",
+      options.data_key->secret().size(), " bytes, and not ", DataKey::kBytes));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(
@@ -220,6 +241,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcpTuned(
     const CommunicatorOptions& options, const TcpTuning& tuning) {
   COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "tcp"));
+  COXSWAIN_RETURN_IF_ERROR(CheckDataKey(options));
   COXSWAIN_ASSIGN_OR_RETURN(TcpMesh mesh, ConnectMesh(options, tuning.stripes));
   auto communicator = std::make_unique<TcpCommunicator>(
       options, tuning, std::move(mesh), nullptr);

@@ -32,7 +32,9 @@ namespace coxswain {
 //
 // The first frame of each collective carries its header (opening.h).
 // wire_bytes() counts payload, frames and control, without what the kernel adds
-// and without what connecting takes. What travels is not encrypted.
+// and without what connecting and encryption take. With options.encrypts all
+// that travels is encrypted (tls_keys.h); FAILED_PRECONDITION without a key, or
+// where only some of the ranks encrypt.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(
     const CommunicatorOptions& options);
 

@@ -22,7 +22,7 @@ constexpr uint32_t kWakeMark = 0xffffffffu;
 
 }  // namespace
 
-TcpMessages::TcpMessages(std::vector<UniqueFd> sockets, int rank,
+TcpMessages::TcpMessages(std::vector<TcpStream> streams, int rank,
                          std::string name, std::shared_ptr<ByteCounter> sent,
                          PeerEnds* ends)
     : rank_(rank),
@@ -40,8 +40,8 @@ TcpMessages::TcpMessages(std::vector<UniqueFd> sockets, int rank,
             PeerOf(peer).stream.Discard(memory, bytes);
           }) {
   MutexLock lock(&mutex_);
-  for (UniqueFd& socket : sockets) {
-    peers_.push_back(std::make_unique<Peer>(std::move(socket)));
+  for (TcpStream& stream : streams) {
+    peers_.push_back(std::make_unique<Peer>(std::move(stream)));
   }
 }
 

@@ -15,13 +15,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
-#include "base/unique_fd.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/tcp/control_stream.h"
 #include "client/comm/tcp/peer_ends.h"
 #include "client/comm/tcp/tcp_channels.h"
 #include "client/comm/tcp/tcp_socket.h"
+#include "client/comm/tcp/tcp_stream.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
@@ -54,9 +54,9 @@ class TcpMessages {
   using MessagePtr = std::shared_ptr<Message>;
   static constexpr int kMaxAnnounced = 256;  // of one peer, not yet received
 
-  // Sockets by rank; none for this one. `name` is of the communicator. `ends`
+  // Streams by rank; none for this one. `name` is of the communicator. `ends`
   // outlives this object, and is notified of how peers end.
-  TcpMessages(std::vector<UniqueFd> sockets, int rank, std::string name,
+  TcpMessages(std::vector<TcpStream> streams, int rank, std::string name,
               std::shared_ptr<ByteCounter> sent, PeerEnds* ends);
   ~TcpMessages();
 
@@ -93,7 +93,7 @@ class TcpMessages {
     std::deque<Announced> announced;
   };
   struct Peer {
-    explicit Peer(UniqueFd socket) : stream(std::move(socket)) {}
+    explicit Peer(TcpStream opened) : stream(std::move(opened)) {}
     ControlStream stream;
     bool lost = false;
     absl::Status why;
