@@ -1,6 +1,8 @@
 #include "client/comm/gloo/transport.h"
 
 #include <chrono>
+#include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -14,7 +16,7 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <gloo/types.h>
 
-#include "absl/algorithm/container.h"
+#include "base/check.h"
 
 namespace coxswain {
 namespace {
@@ -125,83 +127,101 @@ void PeerWatch::LookAt(int peer) {
   control_->Lose(PeerFailure(peer, *error));
 }
 
-// Throws only WaitInterrupted and PeerFailure.
+// Has a buffer of gloo's for each peer: of one that all share, gloo does not
+// know whose operations have ended, and a peer may leave once its own have. So
+// a wait is for the operation that was begun first. Throws only WaitInterrupted
+// and PeerFailure.
 class WatchedBuffer : public transport::UnboundBuffer {
  public:
-  WatchedBuffer(std::unique_ptr<transport::UnboundBuffer> buffer,
+  // `context` outlives it.
+  WatchedBuffer(void* data, size_t bytes, transport::Context* context,
                 std::shared_ptr<TransportControl> control)
-      : UnboundBuffer(buffer->ptr, buffer->size),
-        buffer_(std::move(buffer)),
-        control_(std::move(control)) {
-    control_->Register(buffer_.get());
+      : UnboundBuffer(data, bytes),
+        context_(context),
+        control_(std::move(control)) {}
+  ~WatchedBuffer() override {
+    for (const auto& buffer : buffers_) {
+      control_->Unregister(buffer.second.get());
+    }
   }
-  ~WatchedBuffer() override { control_->Unregister(buffer_.get()); }
 
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override {
-    return Await(&receives_, timeout, [&](std::chrono::milliseconds bound) {
-      return buffer_->waitRecv(rank, bound);
+    return Await(&receives_, [&](UnboundBuffer& buffer, Bound bound) {
+      return buffer.waitRecv(rank, bound.value_or(timeout));
     });
   }
   bool waitSend(int* rank, std::chrono::milliseconds timeout) override {
-    return Await(&sends_, timeout, [&](std::chrono::milliseconds bound) {
-      return buffer_->waitSend(rank, bound);
+    return Await(&sends_, [&](UnboundBuffer& buffer, Bound bound) {
+      return buffer.waitSend(rank, bound.value_or(timeout));
     });
   }
-  void abortWaitRecv() override { buffer_->abortWaitRecv(); }
-  void abortWaitSend() override { buffer_->abortWaitSend(); }
+  void abortWaitRecv() override {
+    for (const auto& buffer : buffers_) buffer.second->abortWaitRecv();
+  }
+  void abortWaitSend() override {
+    for (const auto& buffer : buffers_) buffer.second->abortWaitSend();
+  }
 
   void send(int target, uint64_t slot, size_t offset, size_t bytes) override {
     if (bytes == kUnspecifiedByteCount) bytes = size - offset;
-    Post(&sends_, {target},
-         [&] { buffer_->send(target, slot, offset, bytes); });
+    Post(&sends_, {target}, [&](UnboundBuffer& buffer) {
+      buffer.send(target, slot, offset, bytes);
+    });
     control_->CountSent(static_cast<int64_t>(bytes));
   }
   void recv(int source, uint64_t slot, size_t offset, size_t bytes) override {
-    Post(&receives_, {source},
-         [&] { buffer_->recv(source, slot, offset, bytes); });
+    Post(&receives_, {source}, [&](UnboundBuffer& buffer) {
+      buffer.recv(source, slot, offset, bytes);
+    });
   }
   void recv(std::vector<int> sources, uint64_t slot, size_t offset,
             size_t bytes) override {
-    Post(&receives_, sources,
-         [&] { buffer_->recv(sources, slot, offset, bytes); });
+    Post(&receives_, sources, [&](UnboundBuffer& buffer) {
+      buffer.recv(sources, slot, offset, bytes);
+    });
   }
 
  private:
   static constexpr int kSomePeer = -1;
+  using Bound = std::optional<std::chrono::milliseconds>;
+  // The operations of one direction whose ends have not been waited for, by
+  // the peers that each is with.
+  using Posted = std::deque<std::vector<int>>;
 
-  // The operations of one direction whose ends have not been waited for.
-  struct Posted {
-    std::vector<int> peers;  // theirs, and maybe of some that have ended
-    int count = 0;
-  };
+  UnboundBuffer& BufferOf(const std::vector<int>& peers) {
+    auto& buffer = buffers_[peers];
+    if (buffer == nullptr) {
+      buffer = context_->createUnboundBuffer(ptr, size);
+      control_->Register(buffer.get());
+    }
+    return *buffer;
+  }
 
   template <typename Function>
   void Post(Posted* posted, const std::vector<int>& peers,
             const Function& function) {
     control_->ThrowIfEnded();
-    Guard(peers, function);
-    for (const int peer : peers) {
-      if (absl::c_linear_search(posted->peers, peer)) continue;
-      posted->peers.push_back(peer);
-    }
-    ++posted->count;
+    Guard(peers, [&] { function(BufferOf(peers)); });
+    posted->push_back(peers);
   }
 
   // A disturbance between the look at the control and the wait is not lost:
   // the inner buffer remembers it for its next wait, which returns false.
   template <typename Wait>
-  bool Await(Posted* posted, std::chrono::milliseconds timeout,
-             const Wait& wait) {
+  bool Await(Posted* posted, const Wait& wait) {
+    COXSWAIN_CHECK(!posted->empty());
+    const std::vector<int> peers = posted->front();
+    UnboundBuffer& buffer = BufferOf(peers);
     bool ended = false;
     while (!ended) {
       control_->ThrowIfEnded();
-      if (const auto loss = control_->LossAmong(posted->peers)) {
-        ended = Settle(*loss, wait);
+      if (const auto loss = control_->LossAmong(peers)) {
+        ended = Settle(*loss, buffer, wait);
       } else {
-        Guard(posted->peers, [&] { ended = wait(timeout); });
+        Guard(peers, [&] { ended = wait(buffer, std::nullopt); });
       }
     }
-    if (--posted->count == 0) posted->peers.clear();
+    posted->pop_front();
     return true;
   }
 
@@ -209,11 +229,12 @@ class WatchedBuffer : public transport::UnboundBuffer {
   // well. If nothing has, the wait's time is up at once, for which gloo closes
   // all connections; they are of no further use.
   template <typename Wait>
-  bool Settle(const PeerFailure& loss, const Wait& wait) {
+  bool Settle(const PeerFailure& loss, UnboundBuffer& buffer,
+              const Wait& wait) {
     MutexLock lock(control_->settling());
     control_->ThrowIfEnded();
     bool ended = false;
-    if (ErrorOf([&] { ended = wait(std::chrono::milliseconds(0)); })) {
+    if (ErrorOf([&] { ended = wait(buffer, std::chrono::milliseconds(0)); })) {
       control_->Fail(loss);
       control_->ThrowIfEnded();
     }
@@ -235,8 +256,9 @@ class WatchedBuffer : public transport::UnboundBuffer {
     control_->ThrowIfEnded();
   }
 
-  const std::unique_ptr<transport::UnboundBuffer> buffer_;
+  transport::Context* const context_;
   const std::shared_ptr<TransportControl> control_;
+  std::map<std::vector<int>, std::unique_ptr<UnboundBuffer>> buffers_;
   Posted sends_;
   Posted receives_;
 };
@@ -265,8 +287,8 @@ class WatchedContext : public transport::Context {
     std::call_once(watching_, [this] {
       watch_ = std::make_unique<PeerWatch>(context_.get(), control_);
     });
-    return std::make_unique<WatchedBuffer>(
-        context_->createUnboundBuffer(data, bytes), control_);
+    return std::make_unique<WatchedBuffer>(data, bytes, context_.get(),
+                                           control_);
   }
 
  private:
