@@ -21,6 +21,8 @@ namespace {
 
 // How long one question to the store lasts before it looks for cancellation.
 constexpr absl::Duration kLook = absl::Seconds(1);
+// Among hosts with different numbers of ranks, unless all have more.
+constexpr int kUnevenBridges = 4;
 
 std::string Key(const CommunicatorOptions& options, absl::string_view what,
                 absl::string_view who) {
@@ -122,19 +124,22 @@ int Hosts::local_rank(int rank) const {
                           members.begin());
 }
 
-std::vector<int> Hosts::ranks_in_place(int local_rank) const {
-  std::vector<int> result;
+int Hosts::bridges() const {
+  int least = static_cast<int>(ranks_[0].size());
+  int most = least;
   for (const auto& members : ranks_) {
-    result.push_back(members[static_cast<size_t>(local_rank)]);
+    least = std::min(least, static_cast<int>(members.size()));
+    most = std::max(most, static_cast<int>(members.size()));
   }
-  return result;
+  return std::min(most, std::max(least, kUnevenBridges));
 }
 
-bool Hosts::even() const {
-  for (const auto& members : ranks_) {
-    if (members.size() != ranks_[0].size()) return false;
+std::vector<int> Hosts::bridge(int index) const {
+  std::vector<int> result;
+  for (int host = 0; host < count(); ++host) {
+    result.push_back(ranks(host)[static_cast<size_t>(bridge_end(index, host))]);
   }
-  return true;
+  return result;
 }
 
 absl::StatusOr<Hosts> FindHosts(const CommunicatorOptions& options,

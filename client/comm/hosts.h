@@ -33,10 +33,18 @@ class Hosts {
   int host_of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
   // Returns a rank's place among those of its host.
   int local_rank(int rank) const;
-  // Returns the ranks in this place on each host; all hosts have as many ranks
-  // then.
-  std::vector<int> ranks_in_place(int local_rank) const;
-  bool even() const;
+  // Returns how many bridges there are between the hosts: groups with one rank
+  // of each, which exchange at the same time. Where all hosts have as many
+  // ranks, each rank is in one bridge. Otherwise a rank of the smallest host is
+  // in several, up to four in all: one thread cannot fill a fast network, and
+  // more of them would only share the processors of that host.
+  int bridges() const;
+  // Returns which of a host's ranks is in this bridge, by its place.
+  int bridge_end(int bridge, int host) const {
+    return bridge % static_cast<int>(ranks(host).size());
+  }
+  // Returns the ranks of a bridge, by host.
+  std::vector<int> bridge(int index) const;
 
  private:
   std::vector<int> host_of_;

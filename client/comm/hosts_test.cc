@@ -44,14 +44,28 @@ TEST(HostsTest, RanksAreSortedByWhereTheyAre) {
     EXPECT_THAT(hosts.ranks(1), ElementsAre(1, 3));
     EXPECT_THAT(hosts.ranks(2), ElementsAre(4));
     EXPECT_EQ(hosts.local_rank(3), 1);
-    EXPECT_FALSE(hosts.even());
   });
 }
 
-TEST(HostsTest, RanksInOnePlaceFormAGroupAcrossHosts) {
+TEST(HostsTest, RanksInOnePlaceFormABridgeWhereHostsAreEqual) {
   const Hosts hosts({0, 0, 1, 1});
-  EXPECT_TRUE(hosts.even());
-  EXPECT_THAT(hosts.ranks_in_place(1), ElementsAre(1, 3));
+  EXPECT_EQ(hosts.bridges(), 2);
+  EXPECT_THAT(hosts.bridge(0), ElementsAre(0, 2));
+  EXPECT_THAT(hosts.bridge(1), ElementsAre(1, 3));
+  EXPECT_EQ(Hosts({0, 1, 2}).bridges(), 1);
+  EXPECT_EQ(Hosts({0, 0, 0}).bridges(), 3);
+}
+
+TEST(HostsTest, ARankOfASmallHostIsInSeveralBridges) {
+  const Hosts hosts({0, 1, 1, 2, 2, 2});
+  EXPECT_EQ(hosts.bridges(), 3);
+  EXPECT_THAT(hosts.bridge(0), ElementsAre(0, 1, 3));
+  EXPECT_THAT(hosts.bridge(1), ElementsAre(0, 2, 4));
+  EXPECT_THAT(hosts.bridge(2), ElementsAre(0, 1, 5));
+  // Not in as many as a large host has ranks.
+  EXPECT_EQ(Hosts({0, 1, 1, 1, 1, 1, 1}).bridges(), 4);
+  // The smallest has more than four.
+  EXPECT_EQ(Hosts({0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}).bridges(), 5);
 }
 
 TEST(HostsTest, ProcessesOfOneHostHaveOneIdentity) {

@@ -47,6 +47,8 @@ struct CommunicatorCase {
   // Returns the wire bytes of an all-reduce for each byte of it, by the number
   // of ranks; null: those of a ring.
   std::function<double(int size)> wire_share;
+  // Whether ranks have different shares.
+  bool has_unequal_wire = false;
 };
 
 inline void PrintTo(const CommunicatorCase& value, std::ostream* out) {

@@ -209,7 +209,10 @@ void FuzzHosts(absl::string_view input) {
     const int place = hosts->local_rank(rank);
     COXSWAIN_CHECK(hosts->ranks(hosts->host_of(rank))[place] == rank);
   }
-  if (hosts->even()) hosts->ranks_in_place(0);
+  for (int bridge = 0; bridge < hosts->bridges(); ++bridge) {
+    COXSWAIN_CHECK(static_cast<int>(hosts->bridge(bridge).size()) ==
+                   hosts->count());
+  }
   AgreeThatAll(options, "fuzz", absl::OkStatus()).IgnoreError();
 }
 

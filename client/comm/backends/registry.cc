@@ -1,12 +1,15 @@
 #include "client/comm/backends/registry.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/cancel_signal.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "client/comm/back_end.h"
 #include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/hosts.h"
 #include "client/comm/in_process/loopback_communicator.h"
@@ -22,7 +25,8 @@ namespace {
 using Factory = absl::StatusOr<std::unique_ptr<Communicator>> (*)(
     const CommunicatorOptions&);
 
-// How long ranks of a host wait for each other before they go by gloo.
+// How long ranks of a host wait for each other before they do without shared
+// memory.
 constexpr absl::Duration kLocalTimeout = absl::Seconds(20);
 
 // Another communicator of this rank, among these ranks of the group.
@@ -35,7 +39,7 @@ CommunicatorOptions Among(const std::vector<int>& ranks, absl::string_view name,
   return options;
 }
 
-// Shared memory among the ranks of this host, if all hosts have it.
+// The memory that the ranks of this host share, if all hosts have it.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
     const CommunicatorOptions& options, const Hosts& hosts) {
   const int host = hosts.host_of(options.rank);
@@ -43,7 +47,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
       Among(hosts.ranks(host), absl::StrCat("host-", host), options);
   // All ranks have just answered, so one that does not come cannot.
   local_options.connect_timeout = kLocalTimeout;
-  auto local = ConnectShm(local_options);
+  auto local = local_options.size == 1 ? ConnectLoopback(local_options)
+                                       : ConnectShm(local_options);
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::string obstacle,
       AgreeThatAll(options, "shared-memory", local.status()));
@@ -51,16 +56,38 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
   return local;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> ConnectAcross(
+// Two levels of which the upper one is by `between`.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectLevels(
     const CommunicatorOptions& options, const Hosts& hosts,
-    std::unique_ptr<Communicator> local) {
-  const int place = hosts.local_rank(options.rank);
-  TwoLevelParts parts = {std::move(local), nullptr, nullptr, hosts};
-  COXSWAIN_ASSIGN_OR_RETURN(
-      parts.across, ConnectGloo(Among(hosts.ranks_in_place(place),
-                                      absl::StrCat("place-", place), options)));
-  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, ConnectGloo(options));
+    std::unique_ptr<Communicator> local, Factory between) {
+  TwoLevelParts parts = {
+      std::move(local), nullptr, {}, hosts, between == ConnectTcp};
+  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, between(options));
+  std::optional<SplitLink> cancelled;
+  if (options.cancel != nullptr) {
+    // The caller owns it.
+    cancelled.emplace(
+        std::shared_ptr<CancelSignal>(options.cancel, [](auto*) {}),
+        [flat = parts.flat.get()](absl::string_view why) { flat->Abort(why); });
+  }
+  const absl::Status split = SplitBridges(&parts);
+  cancelled.reset();
+  if (options.cancel != nullptr) {
+    COXSWAIN_RETURN_IF_ERROR(options.cancel->status());
+  }
+  COXSWAIN_RETURN_IF_ERROR(split);
   return MakeTwoLevel(std::move(parts), options.timeout);
+}
+
+// Two levels wherever the ranks are.
+template <Factory kBetween>
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectTwoLevel(
+    const CommunicatorOptions& options) {
+  COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "two_level"));
+  COXSWAIN_ASSIGN_OR_RETURN(const Hosts hosts,
+                            FindHosts(options, HostIdentity()));
+  COXSWAIN_ASSIGN_OR_RETURN(auto local, ConnectHost(options, hosts));
+  return ConnectLevels(options, hosts, std::move(local), kBetween);
 }
 
 void SayOnce(const CommunicatorOptions& options, absl::string_view why) {
@@ -113,10 +140,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectAuto(
   COXSWAIN_ASSIGN_OR_RETURN(const Hosts hosts,
                             FindHosts(options, HostIdentity()));
   if (hosts.count() == options.size) return ConnectGloo(options);
-  if (!hosts.even()) {
-    SayOnce(options, "its hosts have different numbers of ranks");
-    return ConnectGloo(options);
-  }
   auto local = ConnectHost(options, hosts);
   if (!local.ok()) {
     if (!absl::IsUnavailable(local.status())) return local.status();
@@ -125,7 +148,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectAuto(
     return ConnectGloo(options);
   }
   if (hosts.count() == 1) return local;
-  return ConnectAcross(options, hosts, *std::move(local));
+  return ConnectLevels(options, hosts, *std::move(local), ConnectGloo);
 }
 
 struct Backend {
@@ -140,6 +163,8 @@ constexpr Backend kBackends[] = {
     {"parameter_server", ConnectParameterServer},
     {"shm", ConnectShm},
     {"tcp", ConnectTcp},
+    {"two_level", ConnectTwoLevel<ConnectGloo>},
+    {"two_level(tcp)", ConnectTwoLevel<ConnectTcp>},
 };
 
 }  // namespace

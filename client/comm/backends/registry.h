@@ -14,10 +14,10 @@ namespace coxswain {
 // Connects through the back end of this name. "auto" finds out through the
 // store where the data is (options.device) and which ranks are on one host:
 // nccl where all of it is on GPUs; otherwise loopback for a group of one, shm
-// on one host, shm within and gloo between hosts that have equally many ranks
-// (more than one), gloo otherwise and where a host cannot share memory. Rank 0
-// logs that it is nccl, or why it is not shm. Blocks until all ranks
-// are there. An unknown name is INVALID_ARGUMENT that lists the valid ones;
+// on one host, shm within and gloo between hosts of which any has more than one
+// rank ("two_level"), gloo otherwise and where a host cannot share memory. Rank
+// 0 logs that it is nccl, or why it is not shm. Blocks until all ranks are
+// there. An unknown name is INVALID_ARGUMENT that lists the valid ones;
 // data of some ranks on GPUs and of others not is FAILED_PRECONDITION;
 // otherwise the errors of the back end. Thread-safe.
 absl::StatusOr<std::unique_ptr<Communicator>> Connect(

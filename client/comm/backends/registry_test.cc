@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cancel_signal.h"
 #include "base/status_matchers.h"
 #include "client/comm/device_queue.h"
 #include "client/comm/memory_store.h"
@@ -24,7 +25,7 @@ TEST(RegistryTest, AnUnknownNameListsTheValidOnes) {
       StatusIs(absl::StatusCode::kInvalidArgument,
                AllOf(HasSubstr("'mpi'"),
                      HasSubstr("auto, gloo, loopback, nccl, parameter_server, "
-                               "shm, tcp"))));
+                               "shm, tcp, two_level, two_level(tcp)"))));
 }
 
 TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
@@ -35,7 +36,8 @@ TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
 TEST(RegistryTest, ANamedBackEndIsNotReplaced) {
   CommunicatorOptions options;
   options.store = std::make_shared<MemoryStore>();
-  for (const char* const name : {"gloo", "tcp"}) {
+  for (const char* const name :
+       {"gloo", "tcp", "two_level", "two_level(tcp)"}) {
     options.id = name;
     ASSERT_OK_AND_ASSIGN(auto comm, Connect(name, options));
     EXPECT_EQ(comm->backend(), name);
@@ -65,6 +67,41 @@ TEST(RegistryTest, AutoSharesMemoryWithinAHost) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+TEST(RegistryTest, TwoLevelsAreTakenByNameOnOneHostToo) {
+  for (const char* const name : {"two_level", "two_level(tcp)"}) {
+    auto store = std::make_shared<MemoryStore>();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        CommunicatorOptions options;
+        options.rank = rank;
+        options.size = 2;
+        options.store = store;
+        options.timeout = absl::Seconds(20);
+        ASSERT_OK_AND_ASSIGN(const auto comm, Connect(name, options));
+        EXPECT_EQ(comm->backend(), name);
+        std::vector<float> data(1 << 16, 1);
+        const Span span{data.data(), 1 << 16, DType::kFloat32, {}};
+        EXPECT_OK(comm->AllReduce(span)->Wait(absl::Seconds(20)));
+        EXPECT_EQ(data[0], 2);
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+}
+
+TEST(RegistryTest, ACancelledRankOfTwoLevelsDoesNotWait) {
+  CancelSignal cancel;
+  CommunicatorOptions options;
+  options.size = 2;
+  options.store = std::make_shared<MemoryStore>();
+  options.cancel = &cancel;
+  std::thread canceller([&] { cancel.Raise(absl::AbortedError("enough")); });
+  EXPECT_THAT(Connect("two_level(tcp)", options),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
+  canceller.join();
 }
 
 // Connects the ranks of a group by "auto", rank r with data on devices[r].

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "client/comm/collective_header.h"
 #include "client/comm/communicator.h"
 #include "client/comm/executor.h"
+#include "client/comm/two_level/half_floats.h"
+#include "client/comm/two_level/pieces.h"
 
 namespace coxswain {
 namespace {
@@ -20,28 +23,34 @@ namespace {
 // A part names who is late at its own deadline, which is the same: it comes
 // first.
 constexpr absl::Duration kGrace = absl::Seconds(10);
-// Of one rank's memory: large against what a message costs, small against what
-// a bucket holds.
-constexpr int64_t kPieceBytes = 4 << 20;
+// Of what one rank sends to all others, if it is to go without a piece: then
+// one wait for the peers counts for more than how often a byte leaves a host.
+constexpr int64_t kSmallBytes = 64 << 10;
+
+std::string NameWith(absl::string_view between) {
+  return between == "gloo" ? "two_level"
+                           : absl::StrCat("two_level(", between, ")");
+}
 
 class TwoLevelCommunicator : public Communicator, public PeerLossSource {
  public:
   TwoLevelCommunicator(TwoLevelParts parts, absl::Duration timeout)
       : Communicator(parts.flat->rank(), parts.flat->size()),
         parts_(std::move(parts)),
+        name_(NameWith(parts_.flat->backend())),
         timeout_(timeout),
+        pieces_(PartsOfPieces()),
         executor_([this](const absl::Status& why) { Stop(why); }) {}
   ~TwoLevelCommunicator() override {
     MutexLock lock(&mutex_);
     destroying_ = true;
   }
 
-  absl::string_view backend() const override { return "two_level"; }
+  absl::string_view backend() const override { return name_; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
   int64_t wire_bytes() const override {
-    int64_t bytes = 0;
-    for (const Communicator* part : All()) bytes += part->wire_bytes();
-    return bytes;
+    // The bridges are split off the flat one.
+    return parts_.local->wire_bytes() + parts_.flat->wire_bytes();
   }
   // All peers are connected in the flat one, by the same ranks.
   void WatchPeerLosses(OnLost on_lost) override {
@@ -61,14 +70,22 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kAllReduce, span, op);
     return Run(NameOf(header.kind), [=]() -> absl::Status {
-      // The parts would compare among the ranks of one host, or of one place.
+      if (parts_.flat_is_fast && IsSmall(span)) {
+        return Wait(parts_.flat->AllReduce(span, op));
+      }
+      // The parts would compare among the ranks of a host, or of a bridge.
       COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
-      return AllReducePieces(span, op);
+      return pieces_.AllReduce(span, op);
     });
   }
   WorkPtr DoBroadcast(Span span, int root) override {
-    return Run("broadcast",
-               [=] { return Wait(parts_.flat->Broadcast(span, root)); });
+    const CollectiveHeader header =
+        HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root);
+    return Run(NameOf(header.kind), [=]() -> absl::Status {
+      if (IsSmall(span)) return Wait(parts_.flat->Broadcast(span, root));
+      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
+      return pieces_.Broadcast(span, root);
+    });
   }
   WorkPtr DoAgree(const CollectiveHeader& header) override {
     return Run(NameOf(header.kind),
@@ -79,8 +96,14 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
                [=] { return Wait(parts_.flat->AllGather(input, output)); });
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Run("reduce-scatter", [=] {
-      return Wait(parts_.flat->ReduceScatter(input, output, op));
+    const CollectiveHeader header =
+        HeaderOf(CollectiveKind::kReduceScatter, input, op);
+    return Run(NameOf(header.kind), [=]() -> absl::Status {
+      const bool exact = parts_.flat_is_fast || op != ReduceOp::kSum ||
+                         !IsHalfFloat(input.dtype);
+      if (exact) return Wait(parts_.flat->ReduceScatter(input, output, op));
+      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
+      return pieces_.ReduceScatterWide(input, output);
     });
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
@@ -94,21 +117,31 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     return Message([=] { return parts_.flat->Receive(span, peer, tag); });
   }
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
-      const std::vector<int>& ranks) override {
-    const Hosts& hosts = parts_.hosts;
-    std::vector<int> places;
-    for (const int one : ranks) {
-      if (hosts.host_of(one) != hosts.host_of(rank())) {
-        return parts_.flat->Split(ranks);
-      }
-      places.push_back(hosts.local_rank(one));
-    }
-    return parts_.local->Split(places);
-  }
+      const std::vector<int>& ranks) override;
 
  private:
   std::vector<Communicator*> All() const {
-    return {parts_.local.get(), parts_.across.get(), parts_.flat.get()};
+    std::vector<Communicator*> all = {parts_.local.get(), parts_.flat.get()};
+    for (const auto& bridge : parts_.bridges) {
+      if (bridge != nullptr) all.push_back(bridge.get());
+    }
+    return all;
+  }
+  Pieces::Parts PartsOfPieces() {
+    Pieces::Parts parts = {
+        parts_.local.get(),
+        {},
+        parts_.flat.get(),
+        parts_.hosts,
+        [this](const WorkPtr& work) { return Wait(work); },
+        [this](const absl::Status& why) { AbortParts(why); }};
+    for (const auto& bridge : parts_.bridges) {
+      parts.bridges.push_back(bridge.get());
+    }
+    return parts;
+  }
+  bool IsSmall(const Span& span) const {
+    return span.bytes() * (size() - 1) <= kSmallBytes;
   }
 
   // Runs an operation of the parts in the order of this communicator's own.
@@ -171,16 +204,6 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     if (!in_good_order) AbortParts(why);
   }
 
-  // A piece on its way: which operation of the three comes next.
-  struct Piece {
-    Span span;
-    Span slice;
-    WorkPtr work;
-  };
-  absl::Status AllReducePieces(const Span& span, ReduceOp op);
-  absl::Status AllReduceRest(const Span& rest, ReduceOp op);
-  absl::Status RunPieces(const Span& span, ReduceOp op, Piece* crossing);
-
   // A part's operation has ended when this returns, and no longer uses the
   // caller's memory.
   absl::Status Wait(const WorkPtr& work) {
@@ -196,7 +219,9 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   }
 
   const TwoLevelParts parts_;
+  const std::string name_;
   const absl::Duration timeout_;
+  Pieces pieces_;
   Mutex mutex_;
   bool destroying_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -204,64 +229,41 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   Executor executor_;
 };
 
-absl::Status TwoLevelCommunicator::AllReducePieces(const Span& span,
-                                                   ReduceOp op) {
-  Piece crossing;
-  absl::Status status = RunPieces(span, op, &crossing);
-  if (!status.ok() && crossing.work != nullptr) {
-    // It would wait for a host that is lost.
-    if (!absl::IsInvalidArgument(status)) AbortParts(status);
-    Wait(crossing.work).IgnoreError();
+absl::StatusOr<std::unique_ptr<Communicator>> TwoLevelCommunicator::DoSplit(
+    const std::vector<int>& ranks) {
+  std::vector<int> host_of;
+  for (const int one : ranks) host_of.push_back(parts_.hosts.host_of(one));
+  TwoLevelParts child = {
+      nullptr, nullptr, {}, Hosts(host_of), parts_.flat_is_fast};
+  const auto self = std::find(ranks.begin(), ranks.end(), rank());
+  const int own = static_cast<int>(self - ranks.begin());
+  std::vector<int> places;
+  for (const int one : child.hosts.ranks(child.hosts.host_of(own))) {
+    places.push_back(parts_.hosts.local_rank(ranks[static_cast<size_t>(one)]));
   }
-  return status;
-}
-
-// While one piece is between the hosts, the next one is reduced within, and the
-// one before is gathered. The local operations' order is the same on all ranks.
-absl::Status TwoLevelCommunicator::RunPieces(const Span& span, ReduceOp op,
-                                             Piece* in_flight) {
-  Piece& crossing = *in_flight;
-  const int64_t ranks = parts_.local->size();
-  const int64_t even = span.count / ranks * ranks;
-  const int64_t each =
-      std::max<int64_t>(
-          kPieceBytes / static_cast<int64_t>(SizeOf(span.dtype)) / ranks, 1) *
-      ranks;
-  for (int64_t begin = 0; begin < even || crossing.work != nullptr;
-       begin += each) {
-    Piece next;
-    if (begin < even) {
-      next.span = span.Slice(begin, std::min(each, even - begin));
-      const int64_t slice = next.span.count / ranks;
-      next.slice = next.span.Slice(parts_.local->rank() * slice, slice);
-      COXSWAIN_RETURN_IF_ERROR(
-          Wait(parts_.local->ReduceScatter(next.span, next.slice, op)));
-    }
-    const Piece crossed = std::move(crossing);
-    crossing = Piece();
-    if (crossed.work != nullptr) COXSWAIN_RETURN_IF_ERROR(Wait(crossed.work));
-    if (next.span.count > 0) {
-      crossing = next;
-      crossing.work = parts_.across->AllReduce(next.slice, op);
-    }
-    if (crossed.work != nullptr) {
-      COXSWAIN_RETURN_IF_ERROR(
-          Wait(parts_.local->AllGather(crossed.slice, crossed.span)));
-    }
+  if (child.hosts.count() == 1) return parts_.local->Split(places);
+  if (child.hosts.count() == static_cast<int>(ranks.size())) {
+    return parts_.flat->Split(ranks);
   }
-  return even == span.count
-             ? absl::OkStatus()
-             : AllReduceRest(span.Slice(even, span.count - even), op);
-}
-
-// Fewer elements than ranks: each place's group computes the same.
-absl::Status TwoLevelCommunicator::AllReduceRest(const Span& rest,
-                                                 ReduceOp op) {
-  COXSWAIN_RETURN_IF_ERROR(Wait(parts_.local->AllReduce(rest, op)));
-  return Wait(parts_.across->AllReduce(rest, op));
+  COXSWAIN_ASSIGN_OR_RETURN(child.flat, parts_.flat->Split(ranks));
+  COXSWAIN_ASSIGN_OR_RETURN(child.local, parts_.local->Split(places));
+  COXSWAIN_RETURN_IF_ERROR(SplitBridges(&child));
+  return MakeTwoLevel(std::move(child), timeout_);
 }
 
 }  // namespace
+
+absl::Status SplitBridges(TwoLevelParts* parts) {
+  const Hosts& hosts = parts->hosts;
+  const int rank = parts->flat->rank();
+  for (int index = 0; index < hosts.bridges(); ++index) {
+    parts->bridges.emplace_back();
+    const std::vector<int> ranks = hosts.bridge(index);
+    if (std::count(ranks.begin(), ranks.end(), rank) == 0) continue;
+    COXSWAIN_ASSIGN_OR_RETURN(parts->bridges.back(), parts->flat->Split(ranks));
+  }
+  return absl::OkStatus();
+}
 
 std::unique_ptr<Communicator> MakeTwoLevel(TwoLevelParts parts,
                                            absl::Duration timeout) {

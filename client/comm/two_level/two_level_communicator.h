@@ -2,27 +2,37 @@
 #define COXSWAIN_CLIENT_COMM_TWO_LEVEL_TWO_LEVEL_COMMUNICATOR_H_
 
 #include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/comm/hosts.h"
 
 namespace coxswain {
 
-// Ranks on several hosts, equally many on each: an all-reduce is a
-// reduce-scatter within the host, an all-reduce of each rank's slice between
-// the ranks in the same place on all hosts, and an all-gather within the host.
-// So each byte leaves a host once, instead of once for each of its ranks. Data
-// passes through in pieces, so that the hosts' memory and the network work at
-// the same time. All other operations use the flat communicator. A communicator
-// split off is one of the host's if all its ranks are on one, and otherwise one
-// of the flat communicator's.
+// Ranks on several hosts, with any number on each. Large all-reduces and
+// broadcasts go in pieces within the hosts and over bridges between them
+// (pieces.h), so that each byte leaves a host once, instead of once for each of
+// its ranks. All other operations use the flat communicator.
+//
+// A communicator split off is the host's if all its ranks are on one, the flat
+// one's if each is on another, and otherwise one of two levels.
 struct TwoLevelParts {
-  std::unique_ptr<Communicator> local;   // hosts.ranks(this one), in that order
-  std::unique_ptr<Communicator> across;  // hosts.ranks_in_place(this one's)
-  std::unique_ptr<Communicator> flat;    // all
-  Hosts hosts;                           // even
+  std::unique_ptr<Communicator> local;  // hosts.ranks(this one), in that order
+  std::unique_ptr<Communicator> flat;   // all
+  // hosts.bridge(i), in that order; null where this rank is not in it. Ends
+  // before `flat`, which ends what is split off it.
+  std::vector<std::unique_ptr<Communicator>> bridges;
+  Hosts hosts;
+  // Whether `flat` is the fastest for small all-reduces, and rounds sums of
+  // half floats once.
+  bool flat_is_fast = false;
 };
+
+// Splits the bridges off parts->flat; blocks until their ranks have met, and
+// fails like Split. All ranks call it.
+absl::Status SplitBridges(TwoLevelParts* parts);
 
 // Returns the communicator of parts that belong together on all ranks. A
 // failure of one part, or an abort, ends them all; a rank that is destroyed

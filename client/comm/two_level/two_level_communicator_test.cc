@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,17 +24,22 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(int size,
   return ConnectGroup(size, timeout, ConnectTwoLevel);
 }
 
-CommunicatorCase TwoLevelCase() {
+CommunicatorCase TwoLevelCase(const std::string& name,
+                              const std::string& between) {
   CommunicatorCase result;
-  result.name = "TwoLevel";
-  result.make_group = MakeGroup;
+  result.name = name;
+  result.make_group = [between](int size, absl::Duration timeout) {
+    return MakeLevels(size, TestHosts(size), between, timeout);
+  };
   result.sizes = {2, 4};
   result.has_wire = true;
   return result;
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
-                         testing::Values(TwoLevelCase()), CaseName);
+                         testing::Values(TwoLevelCase("TwoLevel", "gloo"),
+                                         TwoLevelCase("TwoLevelTcp", "tcp")),
+                         CaseName);
 
 TEST(TwoLevelTest, LargeSumsAreRightWhateverTheirCount) {
   const auto group = MakeGroup(4, absl::Minutes(1));
@@ -122,8 +128,10 @@ class WatchedPart : public Communicator {
 struct LoneRank {
   LoneRank() {
     TwoLevelParts parts = {Watched(std::make_unique<LoopbackCommunicator>()),
-                           Watched(std::make_unique<LoopbackCommunicator>()),
-                           nullptr, Hosts({0})};
+                           nullptr,
+                           {},
+                           Hosts({0})};
+    parts.bridges.push_back(Watched(std::make_unique<LoopbackCommunicator>()));
     auto owned = std::make_unique<HeldCommunicator>(
         std::make_unique<LoopbackCommunicator>());
     held = owned.get();
@@ -169,8 +177,10 @@ TEST(TwoLevelTest, AMessageThatIsRefusedHasNotBegun) {
   auto owned = std::make_unique<HeldCommunicator>(world->MakeRank(0));
   HeldCommunicator* const held = owned.get();
   TwoLevelParts parts = {std::make_unique<LoopbackCommunicator>(),
-                         std::make_unique<LoopbackCommunicator>(),
-                         std::move(owned), Hosts({0, 0})};
+                         std::move(owned),
+                         {},
+                         Hosts({0, 1})};
+  parts.bridges.push_back(std::make_unique<LoopbackCommunicator>());
   const auto comm = MakeTwoLevel(std::move(parts), absl::Minutes(1));
   std::vector<float> data(Executor::kMaxMessages + 1);
   WorkPtr last;

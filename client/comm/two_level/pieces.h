@@ -1,0 +1,110 @@
+#ifndef COXSWAIN_CLIENT_COMM_TWO_LEVEL_PIECES_H_
+#define COXSWAIN_CLIENT_COMM_TWO_LEVEL_PIECES_H_
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/comm/communicator.h"
+#include "client/comm/hosts.h"
+
+namespace coxswain {
+
+// Moves data within a host and between hosts, a piece at a time, so that the
+// hosts' memory and the network work at the same time: while one piece is
+// between the hosts, the next is formed within them, and the one before is
+// spread. Each piece is cut into as many slices as bridges are used, and each
+// bridge carries its slice.
+//
+// Within a host that has as many ranks as bridges are used, the ranks reduce
+// and share a slice each; elsewhere all ranks get the whole piece's sum first,
+// and each slice from the end of its bridge last.
+//
+// Sums of half floats are formed in 32 bits, within hosts and between them, and
+// rounded once, by the rank that has the sum of all: so between hosts 4 bytes
+// an element travel to be summed, and 2 as the result.
+//
+// Threading: one thread at a time.
+class Pieces {
+ public:
+  struct Parts {
+    Communicator* local = nullptr;
+    std::vector<Communicator*> bridges;  // null where this rank has no end
+    Communicator* flat = nullptr;
+    Hosts hosts;
+    // Waits for an operation of a part until it no longer uses memory.
+    std::function<absl::Status(const WorkPtr&)> wait;
+    // Ends what the parts have in flight.
+    std::function<void(const absl::Status&)> abort;
+  };
+  explicit Pieces(Parts parts);
+
+  // What all ranks have agreed to do; nothing is in flight when these return.
+  absl::Status AllReduce(const Span& span, ReduceOp op);
+  absl::Status Broadcast(const Span& span, int root);
+  // By the flat communicator, with half floats widened for it.
+  absl::Status ReduceScatterWide(const Span& input, const Span& output);
+
+ private:
+  struct Piece {
+    Span span;
+    Span sum;         // `span`, or where its sums are formed in 32 bits
+    int bridges = 1;  // in use
+    bool wide = false;
+    bool returns = false;        // crosses again, as the result
+    std::vector<WorkPtr> works;  // on its way
+  };
+  // What is done with the pieces of a collective.
+  struct Task {
+    bool reduces = false;
+    ReduceOp op = ReduceOp::kSum;
+    int root = 0;
+  };
+
+  absl::Status Run(const Span& span, const Task& task);
+  absl::Status RunPieces(const Span& span, const Task& task);
+  // Cuts the piece that begins with this element.
+  absl::StatusOr<Piece> Cut(const Span& span, const Task& task, int64_t begin,
+                            int64_t number);
+  int BridgesFor(const Span& span) const;
+
+  // Forms a host's part of a piece, where its ends of the bridges need it.
+  absl::Status Form(const Task& task, const Piece& piece);
+  void Cross(const Task& task, Piece* piece);
+  // Rounds the sums that have crossed, and starts their way back.
+  void Return(Piece* piece);
+  absl::Status Await(Piece* piece);
+  // Spreads a piece within the host once it has come.
+  absl::Status Finish(const Task& task, Piece* piece);
+
+  int ranks_here() const { return parts_.local->size(); }
+  bool IsEnd(int bridge) const {
+    return parts_.hosts.bridge_end(bridge, host_) == place_;
+  }
+  static Span SliceOf(const Span& span, const Piece& piece, int bridge) {
+    const int64_t each = span.count / piece.bridges;
+    return span.Slice(bridge * each, each);
+  }
+  // Returns what this host sums of a slice.
+  Span ShareOf(const Span& slice) const {
+    const int64_t each = slice.count / parts_.hosts.count();
+    return slice.Slice(host_ * each, each);
+  }
+  absl::StatusOr<Span> WideMemory(int64_t number, int64_t count);
+
+  const Parts parts_;
+  const int host_;
+  const int place_;
+  Piece forming_;
+  Piece crossing_;
+  Piece returning_;
+  // Sums of two pieces in turns, made when they are first needed.
+  std::array<std::unique_ptr<BufferOwner>, 2> wide_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_COMM_TWO_LEVEL_PIECES_H_
