@@ -63,7 +63,9 @@ class EventLog : public LogSink {
   bool Await(const std::string& one, const std::string& other) {
     MutexLock lock(&mutex_);
     return changed_.WaitFor(&mutex_, kTimeout,
-                            [&]() { return Count(one, other) > 0; });
+                            [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                              return Count(one, other) > 0;
+                            });
   }
   int64_t CountOf(const std::string& one, const std::string& other) {
     MutexLock lock(&mutex_);
