@@ -1,5 +1,6 @@
 #include "train/elastic_train.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,10 +71,12 @@ class ElasticGenerationTraining : public GenerationTraining {
 };
 
 absl::Status ElasticGenerationTraining::Start() {
-  COXSWAIN_RETURN_IF_ERROR(
-      Connect(generation_.communicator, [this](const Hook& hook) {
-        return CheckElasticHook(generation_, hook);
-      }));
+  // It outlives the generation.
+  const std::shared_ptr<Communicator> communicator(std::shared_ptr<void>(),
+                                                   generation_.communicator);
+  COXSWAIN_RETURN_IF_ERROR(Connect(communicator, [this](const Hook& hook) {
+    return CheckElasticHook(generation_, hook);
+  }));
   COXSWAIN_RETURN_IF_ERROR(
       LoadHookState(generation_, plan(), &exchange().hook()));
   COXSWAIN_RETURN_IF_ERROR(

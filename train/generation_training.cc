@@ -18,8 +18,9 @@ absl::StatusOr<ReducerOptions> ReducerOptionsOf(const TrainOptions& options) {
   return reducer;
 }
 
-absl::Status GenerationTraining::Connect(Communicator* communicator,
-                                         const CheckHook& check_hook) {
+absl::Status GenerationTraining::Connect(
+    std::shared_ptr<Communicator> communicator, const CheckHook& check_hook) {
+  communicator_ = std::move(communicator);
   const TrainOptions& options = trained_.options;
   ParameterExchange::Options exchange;
   COXSWAIN_ASSIGN_OR_RETURN(exchange.reducer, ReducerOptionsOf(options));
@@ -32,8 +33,8 @@ absl::Status GenerationTraining::Connect(Communicator* communicator,
   exchange.check_hook = check_hook;
   exchange.step_optimizer = trained_.optimizer.step;
   COXSWAIN_ASSIGN_OR_RETURN(
-      exchange_,
-      ParameterExchange::Create(exchange, trained_.parameters, communicator));
+      exchange_, ParameterExchange::Create(exchange, trained_.parameters,
+                                           communicator_.get()));
   ProgramCheckpoint::Options saving;
   saving.make_hook = MakePlannedHook;
   saving.retention = options.retention;

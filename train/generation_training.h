@@ -56,7 +56,7 @@ class GenerationTraining : public Training {
       : trained_(trained), session_(*session), record_(*record) {}
 
   // `check_hook` as that of ParameterExchange.
-  absl::Status Connect(Communicator* communicator,
+  absl::Status Connect(std::shared_ptr<Communicator> communicator,
                        const CheckHook& check_hook = nullptr);
   // From TrainOptions::resume, if that is set.
   absl::Status Resume() { return checkpoint_->Resume(trained_.options.resume); }
@@ -100,6 +100,7 @@ class GenerationTraining : public Training {
   const Trained& trained_;
   Session& session_;
   ElasticRecord& record_;
+  std::shared_ptr<Communicator> communicator_;
   std::unique_ptr<ParameterExchange> exchange_;
   std::unique_ptr<RecordCheckpoint> checkpoint_;
 };

@@ -21,8 +21,10 @@ class PlainTraining : public GenerationTraining {
       : GenerationTraining(trained, session, &record_) {}
 
   absl::Status Start() {
-    COXSWAIN_ASSIGN_OR_RETURN(world_, session().World());
-    COXSWAIN_RETURN_IF_ERROR(Connect(&world_->communicator()));
+    COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<ProcessGroup> world,
+                              session().World());
+    COXSWAIN_RETURN_IF_ERROR(
+        Connect(std::shared_ptr<Communicator>(world, &world->communicator())));
     COXSWAIN_RETURN_IF_ERROR(Resume());
     return stop_.Begin(trained().options.stop_on_sigterm, plan());
   }
@@ -41,7 +43,6 @@ class PlainTraining : public GenerationTraining {
   }
 
   ElasticRecord record_;
-  std::shared_ptr<ProcessGroup> world_;
   StopOnSigterm stop_;
 };
 
