@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "client/reduce/gradient_statistics.h"
@@ -75,26 +74,11 @@ schedule::Vote ParameterExchange::VoteOfAverages() const {
 }
 
 std::string ParameterExchange::NonFinite() const {
-  constexpr size_t kNamed = 4;
-  std::vector<std::string> found;
-  for (const NonFiniteGradient& gradient : hook_->non_finite()) {
-    if (found.size() == kNamed) break;
-    found.push_back(absl::StrCat("the gradient of \"", gradient.parameter,
-                                 "\" on rank ", gradient.rank));
-  }
-  if (!found.empty()) {
-    return absl::StrCat("not finite: ", absl::StrJoin(found, ", "));
-  }
-  const int64_t elements = reducer_->report().non_finite;
-  if (elements == 0) return "";
-  for (size_t i = 0; i < gradients_.size() && found.size() < kNamed; ++i) {
-    const Span average = reducer_->GradientView(static_cast<int>(i));
-    if (Measure(average).non_finite == 0) continue;
-    found.push_back(absl::StrCat("\"", reducer_->parameters()[i].name, "\""));
-  }
-  return absl::StrCat("not finite: ", elements, " elements of the averages of ",
-                      absl::StrJoin(found, ", "), ", as rank ",
-                      communicator_.rank(), " sees them");
+  return WhyNotFinite(
+      *hook_, *reducer_, communicator_.rank(), [this](size_t i) {
+        const Span average = reducer_->GradientView(static_cast<int>(i));
+        return Measure(average).non_finite == 0;
+      });
 }
 
 absl::Status ParameterExchange::EndExchange(

@@ -1,7 +1,10 @@
 #include "client/reduce/planned_step.h"
 
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 
@@ -111,6 +114,31 @@ bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
   const int64_t steps = ticket.step + 1;
   if (terms.max_steps > 0 && steps >= terms.max_steps) return false;
   return terms.checkpoint_every <= 0 || steps % terms.checkpoint_every != 0;
+}
+
+std::string WhyNotFinite(
+    const Hook& hook, const Reducer& reducer, int rank,
+    const std::function<bool(size_t parameter)>& is_finite) {
+  constexpr size_t kNamed = 4;
+  std::vector<std::string> found;
+  for (const NonFiniteGradient& gradient : hook.non_finite()) {
+    if (found.size() == kNamed) break;
+    found.push_back(absl::StrCat("the gradient of \"", gradient.parameter,
+                                 "\" on rank ", gradient.rank));
+  }
+  if (!found.empty()) {
+    return absl::StrCat("not finite: ", absl::StrJoin(found, ", "));
+  }
+  const int64_t elements = reducer.report().non_finite;
+  if (elements == 0) return "";
+  const std::vector<ParameterSpec>& parameters = reducer.parameters();
+  for (size_t i = 0; i < parameters.size() && found.size() < kNamed; ++i) {
+    if (is_finite(i)) continue;
+    found.push_back(absl::StrCat("\"", parameters[i].name, "\""));
+  }
+  return absl::StrCat("not finite: ", elements, " elements of the averages of ",
+                      absl::StrJoin(found, ", "), ", as rank ", rank,
+                      " sees them");
 }
 
 }  // namespace coxswain

@@ -1,9 +1,14 @@
 #ifndef COXSWAIN_CLIENT_REDUCE_PLANNED_STEP_H_
 #define COXSWAIN_CLIENT_REDUCE_PLANNED_STEP_H_
 
+#include <cstddef>
+#include <functional>
+#include <string>
+
 #include "absl/status/status.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
+#include "client/reduce/reducer.h"
 #include "client/reduce/reducer_options.h"
 #include "schedule/plan.h"
 #include "schedule/ticket.h"
@@ -11,7 +16,8 @@
 namespace coxswain {
 
 // What follows from a job's plan for a program that drives a Reducer by it. The
-// averager may be null. Pure functions; the same on all ranks.
+// averager may be null. Pure functions; the same on all ranks, but for the
+// last.
 
 // Fails with INVALID_ARGUMENT if the hook and the averager do not belong
 // together, or ranks of unequal weights do not go with them.
@@ -31,6 +37,13 @@ absl::Status CheckTermsFit(const schedule::Plan& plan,
 // decision this rank has.
 bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
                  int64_t decided, const Hook& hook, const Averager* averager);
+
+// Returns why all ranks skip a finished step whose averages are not finite:
+// names the gradients that the hook has found, or the averages for which
+// `is_finite` returns false. Empty if there are none.
+std::string WhyNotFinite(
+    const Hook& hook, const Reducer& reducer, int rank,
+    const std::function<bool(size_t parameter)>& is_finite);
 
 }  // namespace coxswain
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "client/reduce/planned_step.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
@@ -39,32 +39,15 @@ absl::Status DistributedDataParallel::CheckVote(bool apply) const {
 }
 
 std::string DistributedDataParallel::NonFinite() const {
-  constexpr size_t kNamed = 4;
-  std::vector<std::string> found;
-  for (const NonFiniteGradient& gradient : hook_->non_finite()) {
-    if (found.size() == kNamed) break;
-    found.push_back(absl::StrCat("the gradient of \"", gradient.parameter,
-                                 "\" on rank ", gradient.rank));
-  }
-  if (!found.empty()) {
-    return absl::StrCat("not finite: ", absl::StrJoin(found, ", "));
-  }
-  const int64_t elements = reducer_->report().non_finite;
-  if (elements == 0) return "";
-  (void)Guarded("looking for it", [&] {
-    for (const auto& parameter : parameters_) {
-      const Tensor average = parameter->gradient.parameter().grad();
-      if (!average.defined() || found.size() == kNamed) continue;
-      if (average.isfinite().all().item<bool>()) continue;
-      found.push_back(absl::StrCat(
-          "\"",
-          reducer_->parameters()[static_cast<size_t>(parameter->index)].name,
-          "\""));
-    }
-  });
-  return absl::StrCat("not finite: ", elements, " elements of the averages of ",
-                      absl::StrJoin(found, ", "), ", as rank ",
-                      communicator_->rank(), " sees them");
+  return WhyNotFinite(
+      *hook_, *reducer_, communicator_->rank(), [this](size_t i) {
+        bool finite = true;
+        (void)Guarded("looking for it", [&] {
+          const Tensor average = parameters_[i]->gradient.parameter().grad();
+          finite = !average.defined() || average.isfinite().all().item<bool>();
+        });
+        return finite;
+      });
 }
 
 schedule::Vote DistributedDataParallel::VoteOf(bool apply,
