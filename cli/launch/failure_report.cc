@@ -80,7 +80,10 @@ std::vector<std::string> DescribeFailures(const std::string& node,
   const bool adds =
       end != nullptr &&
       !absl::StrContains(end->ended(), "reported by its launcher");
-  if (is_here && !adds && failures.size() == 1) return {};
+  // One that this launcher has ended has failed because it was to stop.
+  if (is_here && !adds && (failures.size() == 1 || cause->exit.stopped)) {
+    return {};
+  }
   if (is_here && adds) {
     absl::StrAppend(&text,
                     "; the coordinator's reason: ", OneLine(end->ended()));

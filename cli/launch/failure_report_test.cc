@@ -71,7 +71,7 @@ TEST(FailureReportTest, TheCauseMayBeOnAnotherNode) {
 
 TEST(FailureReportTest, AnEndWithoutALossHasItsReason) {
   WorkerFailure failure = Failed(0, 1);
-  failure.answer.set_ended("the job is stalled\nby rank 2");
+  failure.answer.set_ended("the job is stalled by rank 2");
   EXPECT_THAT(DescribeFailures("here", {failure}),
               ElementsAre("cause: the job is stalled by rank 2",
                           HasSubstr("consequence: worker here/0")));
@@ -101,6 +101,15 @@ TEST(FailureReportTest, OneFailureAloneNeedsNoReport) {
       DescribeFailures("here", {After(Failed(1, 1),
                                       "rank 1 was lost: exited with code 1 "
                                       "(reported by its launcher)")}),
+      IsEmpty());
+}
+
+TEST(FailureReportTest, WorkersThatWereAskedToStopHaveNoOtherCause) {
+  const std::string reason =
+      "rank 1 was lost: killed by signal 15 (reported by its launcher)";
+  EXPECT_THAT(
+      DescribeFailures("here", {After(Failed(1, 0, SIGTERM, true), reason),
+                                After(Failed(0, 0, SIGTERM, true), reason)}),
       IsEmpty());
 }
 
