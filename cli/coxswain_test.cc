@@ -372,6 +372,17 @@ TEST_F(CoxswainTest, RunReturnsTheFirstFailureAlsoWithoutItsCoordinator) {
                                 HasSubstr("exited with code 7")));
 }
 
+TEST_F(CoxswainTest, RunNamesTheCauseAlsoWithoutAnAnswer) {
+  // They join no job: the coordinator knows nothing of them.
+  auto run = Start({"run", "--nproc", "2", "--node", "n", "--", "/bin/sh", "-c",
+                    "test $COXSWAIN_LOCAL_RANK = 0 && exit 7; kill -SEGV $$"});
+  Finish(*run);
+  EXPECT_THAT(run->err(),
+              AllOf(HasSubstr("coxswain: cause: worker n/1 (pid "),
+                    HasSubstr("was killed by signal 11 (SIGSEGV)\n"),
+                    HasSubstr("coxswain: consequence: worker n/0 (pid ")));
+}
+
 TEST_F(CoxswainTest, AProgramThatIsMissingIsStatus127) {
   auto run = Start({"run", "--", "/nonexistent/train"});
   EXPECT_EQ(Finish(*run).Status(), 127);

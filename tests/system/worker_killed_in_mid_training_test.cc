@@ -67,6 +67,16 @@ TEST_P(KilledWorkerTest, TheOthersEndAndNameItAndNothingIsLeft) {
   EXPECT_THAT(err, HasSubstr(absl::StrCat(
                        "first failure: worker ", ThisHost(), "/1 (pid ",
                        pids[1], ") was killed by signal 9 (SIGKILL)")));
+  EXPECT_THAT(
+      err,
+      AllOf(HasSubstr(absl::StrCat("coxswain: cause: worker ", ThisHost(),
+                                   "/1 (pid ", pids[1],
+                                   ") was killed by "
+                                   "signal 9 (SIGKILL)\n")),
+            HasSubstr(absl::StrCat("coxswain: consequence: worker ", ThisHost(),
+                                   "/0 (pid ", pids[0], ") exited with ")),
+            HasSubstr(absl::StrCat("coxswain: consequence: worker ", ThisHost(),
+                                   "/2 "))));
   EXPECT_THAT(err, Not(HasSubstr("sending SIG")))
       << "the others had to be stopped";
   EXPECT_THAT(StrayProcesses(), IsEmpty());
