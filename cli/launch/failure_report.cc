@@ -55,7 +55,7 @@ Failures::const_iterator GuessCause(const Failures& failures) {
 std::string Describe(const std::string& node, const WorkerExit& exit) {
   return absl::StrCat("worker ", node, "/", exit.slot, " (pid ", exit.pid, ") ",
                       exit.ToString(),
-                      exit.stopped ? ", stopped by this launcher" : "");
+                      exit.stopped ? ", ended by this launcher" : "");
 }
 
 // Returns the cause in the coordinator's words, which a peer may have written.

@@ -52,7 +52,7 @@ TEST(FailureReportTest, AWorkerThatHungIsTheCauseAndNotOneOfItsVictims) {
           "here", {After(Failed(0, 1), reason),
                    After(Failed(1, 0, SIGKILL, /*stopped=*/true), reason)}),
       ElementsAre("cause: worker here/1 (pid 101) was killed by signal 9 "
-                  "(SIGKILL), stopped by this launcher; the coordinator's "
+                  "(SIGKILL), ended by this launcher; the coordinator's "
                   "reason: " +
                       reason,
                   "consequence: worker here/0 (pid 100) exited with code 1"));
@@ -86,7 +86,7 @@ TEST(FailureReportTest, WithoutAnAnswerAWorkerThatWasKilledIsTheCause) {
                             "signal 9 (SIGKILL)"),
                   HasSubstr("consequence: worker here/0"),
                   HasSubstr("consequence: worker here/1"),
-                  HasSubstr("SIGKILL), stopped by this launcher")));
+                  HasSubstr("SIGKILL), ended by this launcher")));
   EXPECT_THAT(DescribeFailures("here", {Failed(2, 7), Failed(0, 1)}),
               ElementsAre(HasSubstr("cause: worker here/2"),
                           HasSubstr("consequence: worker here/0")));
