@@ -39,8 +39,9 @@ std::shared_ptr<grpc::Channel> MakeFallbackChannel(
     const std::string& job);
 
 // Has `connect` make a connection that is refused as soon as the peer has shown
-// its certificates, by whatever authority, and returns these (PEM); empty if
-// there were none. For a description of what is wrong: no call is made.
+// its certificates, which any authority may have signed, and returns these
+// (PEM); empty if there were none. For a description of what is wrong: no call
+// is made.
 std::string ShownCertificates(
     const std::string& address, const TlsFiles& own,
     const std::function<void(const std::shared_ptr<grpc::Channel>&)>& connect);

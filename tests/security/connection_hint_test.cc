@@ -1,5 +1,5 @@
-// What a client is told to change where its connection to a coordinator does
-// not come about: real coordinators, certificates and ports.
+// What the error has where a client's connection to a coordinator does not come
+// about: real coordinators, certificates and ports.
 #include "client/rpc/connection_hint.h"
 
 #include <netinet/in.h>
