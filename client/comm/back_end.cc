@@ -54,6 +54,7 @@ CommunicatorOptions SplitOptions(const CommunicatorOptions& parent,
                                  const std::vector<int>& ranks,
                                  int64_t number) {
   CommunicatorOptions options = parent;
+  options.measures_links = false;
   // The parent's ranks were sure to come at once; these come when they do.
   options.connect_timeout = absl::InfiniteDuration();
   const auto self = std::find(ranks.begin(), ranks.end(), parent.rank);

@@ -23,7 +23,8 @@ namespace coxswain {
 
 using ReduceOp = ElementOp;
 
-class DeviceQueue;  // client/comm/device_queue.h
+class DeviceQueue;    // client/comm/device_queue.h
+class MeasuredLinks;  // client/comm/measured_links.h
 
 // Memory that a back end handed out; freed on destruction.
 class BufferOwner {
@@ -260,6 +261,12 @@ struct CommunicatorOptions {
   // The timeout of connecting, if shorter than `timeout`; back ends that cannot
   // bound it ignore it.
   absl::Duration connect_timeout = absl::InfiniteDuration();
+  // What is known of the links between hosts, for back ends whose order of
+  // ranks depends on it. May be null: nothing is.
+  std::shared_ptr<MeasuredLinks> links;
+  // Of rank 0: measure them while this communicator lives, if the back end can.
+  // Not for those that are split off.
+  bool measures_links = false;
   // Ends connecting at once when it is raised, with the signal's status. Not
   // used afterwards. May be null; outlives connecting.
   CancelSignal* cancel = nullptr;

@@ -57,9 +57,10 @@ absl::Duration TimeToConnect(const CommunicatorOptions& options) {
 // One rank's part of the meeting.
 class Meeting {
  public:
-  Meeting(const CommunicatorOptions& options, int stripes)
+  Meeting(const CommunicatorOptions& options, int stripes, uint64_t host_id)
       : options_(options),
         stripes_(stripes),
+        host_id_(host_id),
         end_(Clock::Real()->Now() + TimeToConnect(options)),
         pairs_(options) {}
 
@@ -74,6 +75,7 @@ class Meeting {
 
   const CommunicatorOptions& options_;
   const int stripes_;
+  const uint64_t host_id_;
   const absl::Time end_;
   const std::shared_ptr<WakeFd> wake_ = std::make_shared<WakeFd>();
   TcpPlace own_;
@@ -92,8 +94,8 @@ absl::Status Meeting::Publish() {
     COXSWAIN_ASSIGN_OR_RETURN(keys, TlsKeys::Make(options_));
   }
   RandomSource* const random = RandomSource::System();
-  own_ = {listener.address, random->Next(), random->Next(),
-          StableHash(HostIdentity()), options_.encrypts};
+  own_ = {listener.address, random->Next(), random->Next(), host_id_,
+          options_.encrypts};
   acceptor_.emplace(options_, own_, keys, std::move(listener));
   caller_.emplace(options_, own_, keys);
   return options_.store->Set(PlaceLookup::Key(options_, options_.rank),
@@ -175,8 +177,9 @@ TcpMesh Meeting::TakeMesh() {
 }  // namespace
 
 absl::StatusOr<TcpMesh> ConnectMesh(const CommunicatorOptions& options,
-                                    int stripes) {
-  Meeting meeting(options, stripes);
+                                    int stripes, uint64_t host_id) {
+  Meeting meeting(options, stripes,
+                  host_id == 0 ? StableHash(HostIdentity()) : host_id);
   const absl::Status status = meeting.Run();
   if (status.ok()) return meeting.TakeMesh();
   // The signal's own status is what its user looks for.

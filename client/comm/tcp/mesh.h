@@ -33,8 +33,9 @@ constexpr int kMaxStripes = 8;
 // they have read the store (hello.h). `stripes` data connections a pair; 0: as
 // many as pay, by the number of ranks and whether the pair is on one host.
 // With options.encrypts, all of it by TlsKeys: then a rank is one that has the
-// key. Blocks until all are connected. DEADLINE_EXCEEDED names who did not
-// come, UNAVAILABLE who cannot be reached; options.cancel ends it at once.
+// key. `host_id` stands for the host of this rank; 0: that of the machine does.
+// Blocks until all are connected. DEADLINE_EXCEEDED names who did not come,
+// UNAVAILABLE who cannot be reached; options.cancel ends it at once.
 //
 // Strangers who connect are dropped: kHelloTimeout after they came, or once
 // they sent what is no hello of this group, of which no more than its length is
@@ -42,7 +43,7 @@ constexpr int kMaxStripes = 8;
 // kMaxStrangers of them are read at a time, beside the connections of the group
 // that are still missing; others wait to be accepted.
 absl::StatusOr<TcpMesh> ConnectMesh(const CommunicatorOptions& options,
-                                    int stripes);
+                                    int stripes, uint64_t host_id = 0);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
 constexpr int kMaxStrangers = 64;
 

@@ -31,9 +31,11 @@ struct TcpTuning {
   int direct_ranks = 8;
   // Data connections of a pair; 0: as many as pay (mesh.h).
   int stripes = 0;
-  // Each rank once, in the order of the ring; empty: a host's ranks side by
-  // side. Not for communicators that are split off.
+  // Each rank once, in the order of the ring; empty: it is chosen. Not for
+  // communicators that are split off.
   std::vector<int> ring;
+  // Where this rank is; 0: on this machine. Need not be the same for all.
+  uint64_t host_id = 0;
 };
 
 // The collectives themselves, over the data paths of a communicator:

@@ -1,5 +1,6 @@
 #include "client/comm/tcp/tcp_communicator.h"
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,9 +15,12 @@
 #include "client/comm/collective_header.h"
 #include "client/comm/executor.h"
 #include "client/comm/hosts.h"
+#include "client/comm/measured_links.h"
 #include "client/comm/tcp/data_paths.h"
+#include "client/comm/tcp/link_probe.h"
 #include "client/comm/tcp/mesh.h"
 #include "client/comm/tcp/peer_ends.h"
+#include "client/comm/tcp/ring_choice.h"
 #include "client/comm/tcp/ring_order.h"
 #include "client/comm/tcp/tcp_messages.h"
 
@@ -42,16 +46,14 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
       control.push_back(std::move(links.control));
       data.push_back(std::move(links.data));
     }
-    const Hosts hosts = HostsOf(mesh.host_ids);
+    host_ids_ = std::move(mesh.host_ids);
+    const Hosts hosts = HostsOf(host_ids_);
     const auto ranks_here = hosts.ranks(hosts.host_of(rank())).size();
     messages_.emplace(std::move(control), rank(), name_, sent_, &ends_);
     paths_.emplace(std::move(data), static_cast<int>(ranks_here), sent_,
                    [this](int peer, const absl::Status& status) {
                      return WhyGone(peer, status);
                    });
-    RingRanks ring(tuning.ring.empty() ? RingByRank(hosts) : tuning.ring);
-    collectives_.emplace(&*paths_, std::move(ring), rank(), name_,
-                         options.timeout, tuning);
     executor_ = std::make_unique<Executor>(
         [this](const absl::Status& why) { Stop(why); });
   }
@@ -61,8 +63,8 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
     executor_.reset();
   }
 
-  // The communicator can be used after that.
-  absl::Status Open() { return messages_->Start(); }
+  // The communicator can be used after that. `parent` ends it; it may be null.
+  absl::Status Open(CancelSignal* parent);
 
   absl::string_view backend() const override { return "tcp"; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
@@ -115,6 +117,7 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   WorkPtr Start(const CollectiveHeader& header, const Span& input,
                 const Span& output);
   WorkPtr Message(bool sends, const Span& span, int peer, uint32_t tag);
+  absl::StatusOr<RingChoice> AgreeOnRing();
   absl::Status WhyGone(int peer, const absl::Status& status);
   void Stop(const absl::Status& why);
 
@@ -122,6 +125,7 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   const TcpTuning tuning_;
   const std::string name_;
   const std::shared_ptr<ByteCounter> sent_;
+  std::vector<uint64_t> host_ids_;  // by rank
   PeerEnds ends_;
   std::optional<TcpMessages> messages_;
   std::optional<DataPaths> paths_;
@@ -130,8 +134,55 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   // Raised when the executor stops.
   const std::shared_ptr<CancelSignal> ended_ = std::make_shared<CancelSignal>();
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<SplitLink> link_;  // where this one was split off another
+  std::unique_ptr<LinkProbe> probe_;  // waits for messages
+  std::unique_ptr<SplitLink> link_;   // where this one was split off another
 };
+
+absl::Status TcpCommunicator::Open(CancelSignal* parent) {
+  COXSWAIN_RETURN_IF_ERROR(messages_->Start());
+  absl::StatusOr<RingChoice> choice;
+  {
+    // The signal outlives this.
+    const std::shared_ptr<CancelSignal> signal(parent, [](CancelSignal*) {});
+    std::optional<SplitLink> while_agreeing;
+    if (parent != nullptr) {
+      while_agreeing.emplace(
+          signal, [this](absl::string_view why) { executor_->Abort(why); });
+    }
+    choice = AgreeOnRing();
+  }
+  if (parent != nullptr) COXSWAIN_RETURN_IF_ERROR(parent->status());
+  COXSWAIN_RETURN_IF_ERROR(choice.status());
+  collectives_.emplace(&*paths_, RingRanks(std::move(choice->ranks)), rank(),
+                       name_, options_.timeout, tuning_);
+  if (choice->measures) {
+    probe_ = std::make_unique<LinkProbe>(&*messages_, rank(), host_ids_, ended_,
+                                         options_.links);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RingChoice> TcpCommunicator::AgreeOnRing() {
+  RingChoice choice;
+  choice.ranks = tuning_.ring;
+  if (!tuning_.ring.empty()) return choice;
+  const Hosts hosts = HostsOf(host_ids_);
+  choice.ranks = RingByRank(hosts);
+  if (size() <= tuning_.direct_ranks || hosts.count() < kHostsToOrder) {
+    return choice;
+  }
+  if (rank() == 0 && options_.links != nullptr) {
+    choice = ChooseRing(host_ids_, options_.links->costs());
+    choice.measures =
+        options_.measures_links && hosts.count() <= kMaxHostsToOrder;
+    options_.links->NoteRing(Describe(choice));
+  }
+  COXSWAIN_RETURN_IF_ERROR(WithPrefix(
+      absl::StrCat("agreeing on the ring of ", name_, ": "),
+      ShareChoice(&*messages_, rank(), &choice,
+                  std::min(options_.timeout, options_.connect_timeout))));
+  return choice;
+}
 
 WorkPtr TcpCommunicator::Start(const CollectiveHeader& header,
                                const Span& input, const Span& output) {
@@ -150,6 +201,10 @@ WorkPtr TcpCommunicator::Start(const CollectiveHeader& header,
 
 WorkPtr TcpCommunicator::Message(bool sends, const Span& span, int peer,
                                  uint32_t tag) {
+  if (tag == TcpMessages::kOwnTag) {
+    return Work::Ended(absl::InvalidArgumentError(
+        absl::StrCat("tag ", tag, " is the tcp back end's own; use another")));
+  }
   if (span.count == 0) return executor_->Nothing();
   const auto message = std::make_shared<TcpMessages::MessagePtr>();
   return executor_->RunBeside(
@@ -193,7 +248,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
       });
   ends_.Guard(ranks, useless);
   options.cancel = useless.get();
-  absl::StatusOr<TcpMesh> mesh = ConnectMesh(options, tuning_.stripes);
+  absl::StatusOr<TcpMesh> mesh =
+      ConnectMesh(options, tuning_.stripes, tuning_.host_id);
   ends_.Guard({}, nullptr);
   ended_->Forget(watch);
   if (!mesh.ok()) return mesh.status();
@@ -202,7 +258,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
   tuning.ring.clear();
   auto child = std::make_unique<TcpCommunicator>(options, tuning,
                                                  *std::move(mesh), sent_);
-  COXSWAIN_RETURN_IF_ERROR(child->Open());
+  COXSWAIN_RETURN_IF_ERROR(child->Open(ended_.get()));
   child->link_ = std::make_unique<SplitLink>(
       ended_, [executor = child->executor_.get()](absl::string_view why) {
         executor->Abort(why);
@@ -242,10 +298,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcpTuned(
     const CommunicatorOptions& options, const TcpTuning& tuning) {
   COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "tcp"));
   COXSWAIN_RETURN_IF_ERROR(CheckDataKey(options));
-  COXSWAIN_ASSIGN_OR_RETURN(TcpMesh mesh, ConnectMesh(options, tuning.stripes));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      TcpMesh mesh, ConnectMesh(options, tuning.stripes, tuning.host_id));
   auto communicator = std::make_unique<TcpCommunicator>(
       options, tuning, std::move(mesh), nullptr);
-  COXSWAIN_RETURN_IF_ERROR(communicator->Open());
+  COXSWAIN_RETURN_IF_ERROR(communicator->Open(options.cancel));
   return communicator;
 }
 

@@ -53,6 +53,8 @@ class TcpMessages {
   };
   using MessagePtr = std::shared_ptr<Message>;
   static constexpr int kMaxAnnounced = 256;  // of one peer, not yet received
+  // Of the back end's own messages; users have all others.
+  static constexpr uint32_t kOwnTag = 0xffffffffu;
 
   // Streams by rank; none for this one. `name` is of the communicator. `ends`
   // outlives this object, and is notified of how peers end.
