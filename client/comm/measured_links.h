@@ -33,8 +33,8 @@ class MeasuredLinks {
     return costs_;
   }
 
-  // The ring that a communicator goes round in of which this process is rank 0,
-  // and why; of the newest one. Empty: there was none.
+  // The newest ring that was chosen in this process, as rank 0 of a
+  // communicator, and why, for display. Empty: there is none.
   void NoteRing(std::string ring) {
     MutexLock lock(&mutex_);
     ring_ = std::move(ring);

@@ -44,6 +44,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.size = static_cast<int>(ranks.size());
   communicator_options.address = options.address;
   communicator_options.device = options.device;
+  communicator_options.links = options.links;
+  communicator_options.measures_links = options.measures_links;
   communicator_options.timeout = options.timeout;
   communicator_options.cancel = &member->ended();
   communicator_options.store =

@@ -36,6 +36,9 @@ class ProcessGroup {
     // session.
     std::function<void(int rank)> on_peer_lost;
     Device device;  // where this rank's data lies
+    // As CommunicatorOptions have them.
+    std::shared_ptr<MeasuredLinks> links;
+    bool measures_links = false;
   };
 
   // The coordinator's description of a group.

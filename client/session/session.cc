@@ -28,7 +28,6 @@
 namespace coxswain {
 namespace {
 
-constexpr absl::string_view kWorldName = "world";
 constexpr absl::Duration kFailedLeaveTimeout = absl::Seconds(5);
 constexpr absl::Duration kDestructorTimeout = absl::Seconds(2);
 
@@ -237,7 +236,7 @@ absl::Status Session::Leave(absl::string_view reason, bool failed) {
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::World() {
   v1::CreateGroupRequest request;
-  request.set_name(std::string(kWorldName));
+  request.set_name(std::string(kWorldGroup));
   request.set_all_ranks(true);
   return core_->Declare(std::move(request));
 }

@@ -54,7 +54,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
                  const auto living = reports.lock();
                  if (living != nullptr) living->Report({peer});
                },
-               request.options.device},
+               request.options.device, request.links},
               member),
       noted_plan_(plan.version) {
   AttachedSchedule::Options schedule_options;
@@ -66,6 +66,8 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
       schedule_options, [this](const v1::AttachRequest& request) {
         return attachment_ != nullptr && attachment_->Send(request);
       });
+  // Of the generation before.
+  request.links->NoteRing("");
   Note(SessionEvent::Kind::kJoined, previous.reason, rank, joined.term());
 }
 
@@ -180,6 +182,7 @@ v1::Heartbeat Session::Core::Progress() const {
   heartbeat.set_step(step.load());
   schedule_->AddProgress(&heartbeat);
   groups_.AddProgress(&heartbeat);
+  heartbeat.set_ring(request.links->ring());
   MutexLock lock(&mutex_);
   heartbeat.set_error_norm(error_norm_);
   heartbeat.set_error_step(error_step_);

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "client/comm/measured_links.h"
 #include "client/fallback/fallback_client.h"
 #include "client/rpc/member_context.h"
 #include "client/schedule/attached_schedule.h"
@@ -35,6 +36,9 @@ class Session::Core {
     SessionOptions options;
     std::shared_ptr<const JobManifest> manifest;
     std::shared_ptr<CoordinatorStub> stub;
+    // What is known of the links between hosts, from one generation to the
+    // next.
+    std::shared_ptr<MeasuredLinks> links = std::make_shared<MeasuredLinks>();
   };
 
   // Joins a round, and attaches. `entered` becomes the generation that this

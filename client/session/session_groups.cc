@@ -115,6 +115,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
   const std::string& id = info.communicator_id();
   ProcessGroup::ConnectOptions connect = connect_;
   if (IsOfCheckpoints(info.name())) OnTheSide(&connect);
+  connect.measures_links = info.name() == kWorldGroup;
   auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
                                      connect, member_);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "client/group/process_group.h"
 #include "client/rpc/member_context.h"
@@ -42,6 +43,9 @@ class SessionMembers {
   Mutex mutex_;
   std::vector<JobMember> known_ ABSL_GUARDED_BY(mutex_);  // all or none
 };
+
+// The group of all ranks. Its communicator measures the links of the job.
+constexpr absl::string_view kWorldGroup = "world";
 
 // The groups of a session, each connected once. A part of Session.
 // Thread-safe.

@@ -1,6 +1,7 @@
 #include "server/rpc/attach_call.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -8,6 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
+#include "base/logging.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/ticket.h"
@@ -16,6 +19,10 @@
 
 namespace coxswain::server {
 namespace {
+
+// What one stream can log of rings.
+constexpr int kMaxRings = 16;
+constexpr size_t kMaxRingBytes = 1024;
 
 using schedule::TakePosition;
 using schedule::TakeTicket;
@@ -170,6 +177,7 @@ absl::Status AttachCall::HandleMessage(uint64_t attachment) {
   switch (request_.kind_case()) {
     case v1::AttachRequest::kHeartbeat:
       NoteHeartbeat(request_.heartbeat(), attachment, witness_, membership_);
+      NoteRing(request_.heartbeat().ring());
       return absl::OkStatus();
     case v1::AttachRequest::kTicket: {
       COXSWAIN_ASSIGN_OR_RETURN(const schedule::Ticket ticket,
@@ -198,6 +206,17 @@ absl::Status AttachCall::HandleMessage(uint64_t attachment) {
     default:
       return NoSuchMessage();
   }
+}
+
+void AttachCall::NoteRing(const std::string& ring) {
+  std::string text = OneLine(Shorten(ring, kMaxRingBytes));
+  if (text.empty() || text == ring_ || rings_ == kMaxRings) return;
+  ring_ = std::move(text);
+  ++rings_;
+  LogInfo("ring_ordered", {{"job", attached_.job},
+                           {"generation", attached_.generation.value()},
+                           {"rank", attached_.rank},
+                           {"ring", ring_}});
 }
 
 void NoteHeartbeat(const v1::Heartbeat& heartbeat, uint64_t attachment,

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
@@ -63,6 +64,8 @@ class AttachCall
   bool HandleHello(const v1::Hello& hello);
   // The messages of an attached worker.
   absl::Status HandleMessage(uint64_t attachment);
+  // Logs, and so puts into the journal, a ring that has not been noted yet.
+  void NoteRing(const std::string& ring);
   void HandleEvent(const AttachEvent& event);
   // The client is gone or has stopped sending: the worker is detached.
   void Disconnect(const absl::Status& status);
@@ -79,7 +82,9 @@ class AttachCall
   std::optional<CallDeadline> hello_deadline_;  // reads set and end it
   v1::AttachRequest request_;                   // of the read under way
   AttachedRank attached_;                       // reads set and use it
-  v1::AttachEvent event_;                       // of the write under way
+  std::string ring_;                            // so do they these
+  int rings_ = 0;
+  v1::AttachEvent event_;  // of the write under way
 
   Mutex mutex_;
   std::deque<v1::AttachEvent> queue_ ABSL_GUARDED_BY(mutex_);

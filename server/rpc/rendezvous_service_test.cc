@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/fake_clock.h"
 #include "base/grpc_status.h"
+#include "base/logging.h"
 #include "base/mutex.h"
 #include "base/random.h"
 #include "base/status_matchers.h"
@@ -26,6 +27,7 @@
 namespace coxswain::server {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
@@ -334,6 +336,51 @@ TEST_F(RendezvousServiceTest, ALeavingMemberReportsItsPosition) {
   EXPECT_EQ(jobs.at(0).members.at(0).progress.step, 4000);
   EXPECT_EQ(jobs.at(0).members.at(1).progress.step, 0)
       << "it was never attached";
+}
+
+// Keeps the rings that are logged.
+class RingLines : public LogSink {
+ public:
+  explicit RingLines(Counts* counts) : counts_(*counts) { AddLogSink(this); }
+  ~RingLines() override { RemoveLogSink(this); }
+
+  void OnLine(const LogLine& line) override {
+    if (line.event != "ring_ordered") return;
+    counts_.Note(
+        [&] { lines.push_back(FormatLogLine(LogFormat::kJson, line)); });
+  }
+
+  // To be looked at in Counts::Await.
+  std::vector<std::string> lines;
+
+ private:
+  Counts& counts_;
+};
+
+TEST_F(RendezvousServiceTest, EachRingOfAWorkerIsLoggedOnce) {
+  const std::vector<Fence> fences = Run(1);
+  RingLines rings(&counts_);
+  Context context;
+  const auto stream = stub_->Attach(&context);
+  v1::AttachRequest hello;
+  *hello.mutable_hello()->mutable_fence() = ToProto(fences[0]);
+  ASSERT_TRUE(stream->Write(hello));
+  for (const char* ring : {"", "0 2 1", "0 2 1", "0 1\n2"}) {
+    v1::AttachRequest request;
+    request.mutable_heartbeat()->set_ring(ring);
+    ASSERT_TRUE(stream->Write(request));
+  }
+  EXPECT_TRUE(counts_.Await([&] { return rings.lines.size() == 2; }));
+  // All messages of the stream have been read once it has ended.
+  stream->WritesDone();
+  v1::AttachEvent event;
+  while (stream->Read(&event)) {
+  }
+  (void)stream->Finish();
+  EXPECT_THAT(rings.lines, ElementsAre(AllOf(HasSubstr("\"job\":\"job\""),
+                                             HasSubstr("\"rank\":0"),
+                                             HasSubstr("\"ring\":\"0 2 1\"")),
+                                       HasSubstr("\"ring\":\"0 1?2\"")));
 }
 
 TEST_F(RendezvousServiceTest, ADrainIsReportedOnceItIsDurable) {

@@ -148,8 +148,8 @@ TEST(LinkProbeTest, OneGenerationMeasuresForTheNext) {
   {
     Generation first(hosts, links, /*measures=*/true);
     EXPECT_EQ(links[0]->ring(),
-              "0 2 1 5 3 4; by rank: no link among these hosts has been "
-              "measured");
+              "communicator 'under-test': 0 2 1 5 3 4; by rank: no link among "
+              "these hosts has been measured");
     for (const auto& known : links) {
       while (known->costs().empty()) first.Train();
     }

@@ -175,7 +175,7 @@ absl::StatusOr<RingChoice> TcpCommunicator::AgreeOnRing() {
     choice = ChooseRing(host_ids_, options_.links->costs());
     choice.measures =
         options_.measures_links && hosts.count() <= kMaxHostsToOrder;
-    options_.links->NoteRing(Describe(choice));
+    options_.links->NoteRing(absl::StrCat(name_, ": ", Describe(choice)));
   }
   COXSWAIN_RETURN_IF_ERROR(WithPrefix(
       absl::StrCat("agreeing on the ring of ", name_, ": "),
