@@ -20,13 +20,6 @@ constexpr absl::Duration kCollect = absl::Minutes(1);
 // Of ranks that take no part in measuring, for the end of those that do.
 constexpr absl::Duration kWhole = absl::Minutes(30);
 
-int64_t Median(std::vector<int64_t> values) {
-  const auto middle =
-      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 }  // namespace
 
 LinkProbe::LinkProbe(TcpMessages* messages, int rank,
@@ -79,55 +72,61 @@ void LinkProbe::Run() {
 std::vector<int64_t> LinkProbe::MeasureAll() {
   const int hosts = hosts_.count();
   buffer_.resize(static_cast<size_t>(kMessageBytes) * kMessages);
-  std::vector<std::vector<int64_t>> passes(static_cast<size_t>(hosts));
+  std::vector<int64_t> costs(static_cast<size_t>(hosts));
   const auto measure = [&]() -> absl::Status {
     for (int round = 0; round < kPasses * RoundsOf(hosts); ++round) {
       const int partner = PartnerOf(host_, round % RoundsOf(hosts), hosts);
       if (partner < 0) continue;
       const int peer = FirstRank(partner);
-      // The lower rank sends first.
       absl::Duration time;
-      for (const bool sends : {rank_<peer, rank_> peer}) {
+      const bool is_first = rank_ < peer;
+      for (const bool sends : {is_first, !is_first}) {
         COXSWAIN_ASSIGN_OR_RETURN(const absl::Duration taken,
                                   Move(sends, peer));
         if (sends) time = taken;
       }
-      passes[static_cast<size_t>(partner)].push_back(
-          std::max<int64_t>(1000 * absl::ToInt64Nanoseconds(time) /
-                                (kMessageBytes * (kMessages - 1)),
-                            1));
+      const int64_t cost = std::max<int64_t>(
+          1000 * absl::ToInt64Nanoseconds(time) / (kMessageBytes * kMessages),
+          1);
+      int64_t& best = costs[static_cast<size_t>(partner)];
+      best = best == 0 ? cost : std::min(best, cost);
       if (ended_->WaitFor(std::min(kPause * time, kLongestPause))) break;
     }
     return absl::OkStatus();
   };
   // With an error it ends early.
   measure().IgnoreError();
-  std::vector<int64_t> row;
-  for (const std::vector<int64_t>& one : passes) {
-    row.push_back(one.empty() ? 0 : Median(one));
-  }
-  return row;
+  return costs;
+}
+
+TcpMessages::MessagePtr LinkProbe::Post(bool sends, int peer, int64_t offset,
+                                        int64_t bytes) {
+  Span span;
+  span.data = buffer_.data() + offset;
+  span.count = bytes;
+  span.dtype = DType::kUInt8;
+  return sends ? messages_.PostSend(peer, TcpMessages::kOwnTag, span)
+               : messages_.PostReceive(peer, TcpMessages::kOwnTag, span);
 }
 
 absl::StatusOr<absl::Duration> LinkProbe::Move(bool sends, int peer) {
+  const TcpMessages::MessagePtr sign = Post(sends, peer, 0, 1);
+  // A receiver posts all of them as it comes, a sender once it has come.
   std::vector<TcpMessages::MessagePtr> messages;
-  for (int i = 0; i < kMessages; ++i) {
-    Span span;
-    span.data = buffer_.data() + i * kMessageBytes;
-    span.count = kMessageBytes;
-    span.dtype = DType::kUInt8;
-    messages.push_back(
-        sends ? messages_.PostSend(peer, TcpMessages::kOwnTag, span)
-              : messages_.PostReceive(peer, TcpMessages::kOwnTag, span));
-  }
-  absl::Time begun;
-  absl::Status status;
+  const auto post_all = [&] {
+    for (int64_t i = 0; i < kMessages; ++i) {
+      messages.push_back(Post(sends, peer, i * kMessageBytes, kMessageBytes));
+    }
+  };
+  if (!sends) post_all();
+  absl::Status status = messages_.Await(sign, kPatience);
+  const absl::Time begun = Clock::Real()->Now();
+  if (sends && status.ok()) post_all();
   for (const TcpMessages::MessagePtr& message : messages) {
-    // All of them, as the memory is in use until then.
+    // Each of them, as the memory is in use until then.
     const absl::Status one = messages_.Await(
         message, status.ok() ? kPatience : absl::ZeroDuration());
     if (status.ok()) status = one;
-    if (message == messages[0]) begun = Clock::Real()->Now();
   }
   if (!status.ok()) return status;
   return Clock::Real()->Now() - begun;

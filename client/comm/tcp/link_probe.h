@@ -19,11 +19,10 @@ namespace coxswain {
 // Measures the links between the hosts of a group, once, by messages beside its
 // collectives: kPasses times each host with each other one, the first ranks of
 // both, at most one pair of a host at a time. One pass over a link sends
-// kMessages of kMessageBytes each way; what it costs is the time from the end
-// of the first to the end of the last, so that neither the distance nor a slow
-// start counts. The median of the passes is kept, as training goes on
-// meanwhile. After each pair a rank pauses, so that it takes about a tenth of a
-// link's time.
+// kMessages of kMessageBytes each way, once a short message has shown that the
+// peer is there. The fastest pass counts: training, and other processes, only
+// make one slower. After each pair a rank pauses, so that it takes about a
+// tenth of a link's time.
 //
 // Rank 0 collects what was measured, the slower way of each link, and gives it
 // to all ranks, for the next generation. A rank that does not answer within
@@ -55,9 +54,10 @@ class LinkProbe {
   void Run();
   // Returns what it costs to send to each host; 0: not measured.
   std::vector<int64_t> MeasureAll();
-  // Sends, or receives, the messages of one pass; returns the time from the end
-  // of the first to the end of the last.
+  // Sends, or receives, the messages of one pass; returns how long it took.
   absl::StatusOr<absl::Duration> Move(bool sends, int peer);
+  TcpMessages::MessagePtr Post(bool sends, int peer, int64_t offset,
+                               int64_t bytes);
   // On rank 0: returns the cost of each host with each host, in rows, from what
   // all have measured, as far as it comes.
   std::vector<int64_t> Collect(const std::vector<int64_t>& own);
