@@ -18,8 +18,15 @@ constexpr int kSpares = 4;
 constexpr int kMinWorkers = 2;
 // Milliseconds between kills, at most: of the same order as a recovery.
 constexpr uint64_t kMostIdle = 600;
+// Between actions of churn, and between two calms.
+constexpr uint64_t kLeastPause = 50;
+constexpr uint64_t kMostPause = 200;
+constexpr absl::Duration kWhile = absl::Seconds(10);
 // What a survivor does before it counts as training again.
 constexpr int64_t kProgress = 3;
+
+const std::vector<std::string> kToyOptions = {"--steps", "1000000000",
+                                              "--pace-ms", "2"};
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
@@ -28,9 +35,16 @@ absl::Time Now() { return Clock::Real()->Now(); }
 void RandomKills::Run() {
   StartAll();
   const absl::Time last = Now() + options_.at_most;
+  next_coordinator_kill_ = Now() + options_.coordinator_every;
   while (kills_ < options_.kills && Now() < last) {
-    Round();
+    options_.churn ? Churn() : Round();
     if (testing::Test::HasFailure()) return;
+  }
+  if (spares_leave_) {
+    ASSERT_TRUE(cluster_.Await("the spares have left", [&] {
+      return cluster_.status(spares_).has_value();
+    }));
+    StartSpares();
   }
   ASSERT_TRUE(cluster_.AwaitDescribed("all are back", [](const auto& job) {
     return job.members_size() == kWorld && job.spares_size() == kSpares;
@@ -39,21 +53,29 @@ void RandomKills::Run() {
   cluster_.EndTraining();
   cluster_.Finish({{workers_, 0}, {spares_, 0}});
   cluster_.ExpectExactAndEqual(kWorld);
+  coordinator_growth_.ExpectNone("the coordinators, before they are killed");
+  launcher_growth_.ExpectNone("the launcher");
+  worker_growth_.ExpectNone("a worker that is never killed");
   Report();
 }
 
 void RandomKills::StartAll() {
   cluster_.Serve();
-  const std::vector<std::string> toy = {"--steps", "1000000000", "--pace-ms",
-                                        "2"};
-  std::vector<std::string> run = {
-      "--min-workers",  absl::StrCat(kMinWorkers),
-      "--max-restarts", "1000000",
-      "--backend",      options_.seed % 2 == 1 ? "shm" : "gloo"};
-  workers_ = cluster_.Start({"workers", kWorld, run, toy});
+  workers_ = cluster_.Start({"workers", kWorld, RunOptions(), kToyOptions});
   ASSERT_TRUE(cluster_.AwaitSteps(kWorld, kProgress));
+  StartSpares();
+}
+
+std::vector<std::string> RandomKills::RunOptions() const {
+  return {"--min-workers",  absl::StrCat(kMinWorkers),
+          "--max-restarts", "1000000",
+          "--backend",      options_.backend};
+}
+
+void RandomKills::StartSpares() {
   static_assert(kSpares == kWorld, "all launchers of a job have the same");
-  spares_ = cluster_.Start({"spares", kSpares, run, toy});
+  spares_ = cluster_.Start({"spares", kSpares, RunOptions(), kToyOptions});
+  spares_leave_ = false;
 }
 
 void RandomKills::Round() {
@@ -64,11 +86,7 @@ void RandomKills::Round() {
   const uint64_t kind = Pick(100);
   const bool coordinator = kind < 8;
   const size_t workers = kind < 4 ? 0 : kind < 80 ? 1 : kind < 95 ? 2 : 3;
-  if (coordinator) {
-    cluster_.KillCoordinator();
-    ++coordinator_kills_;
-    ++kills_;
-  }
+  if (coordinator) KillCoordinator();
   const std::vector<pid_t> victims = Victims(workers);
   const absl::Time at = Now();
   for (const pid_t pid : victims) cluster_.Kill(pid);
@@ -91,6 +109,52 @@ void RandomKills::Round() {
   Measure(struck);
 }
 
+void RandomKills::Churn() {
+  const absl::Time end = Now() + kWhile;
+  while (Now() < end && !testing::Test::HasFailure()) Act();
+  if (AwaitProgress()) LookAtGrowth();
+}
+
+void RandomKills::Act() {
+  cluster_.processes().WaitUntil(
+      [] { return false; },
+      absl::Milliseconds(kLeastPause + Pick(kMostPause - kLeastPause)));
+  if (Now() >= next_coordinator_kill_) {
+    next_coordinator_kill_ = Now() + options_.coordinator_every;
+    coordinator_growth_.Look(cluster_.coordinator_pid());
+    KillCoordinator();
+    Idle();
+    return cluster_.Serve();
+  }
+  if (Pick(100) < 10) return LeaveOrJoin();
+  for (const pid_t pid : Victims(1)) {
+    cluster_.Kill(pid);
+    ++kills_;
+  }
+}
+
+void RandomKills::LeaveOrJoin() {
+  if (!spares_leave_) {
+    cluster_.Signal(spares_, SIGTERM);
+    spares_leave_ = true;
+    ++leaves_;
+  } else if (cluster_.status(spares_).has_value()) {
+    StartSpares();
+    ++joins_;
+  }
+}
+
+void RandomKills::KillCoordinator() {
+  cluster_.KillCoordinator();
+  ++coordinator_kills_;
+  ++kills_;
+}
+
+void RandomKills::LookAtGrowth() {
+  launcher_growth_.Look(cluster_.pid(workers_));
+  worker_growth_.Look(spared_);
+}
+
 void RandomKills::Idle() {
   cluster_.processes().WaitUntil([] { return false; },
                                  absl::Milliseconds(Pick(kMostIdle)));
@@ -105,6 +169,7 @@ std::vector<pid_t> RandomKills::Victims(size_t count) {
     const pid_t kept = training[Pick(training.size())]->pid;
     pids.erase(std::remove(pids.begin(), pids.end(), kept), pids.end());
   }
+  if (options_.churn) Spare(training, &pids);
   std::vector<pid_t> victims;
   while (victims.size() < count && !pids.empty()) {
     const size_t at = Pick(pids.size());
@@ -112,6 +177,22 @@ std::vector<pid_t> RandomKills::Victims(size_t count) {
     pids.erase(pids.begin() + static_cast<std::ptrdiff_t>(at));
   }
   return victims;
+}
+
+// Of the launcher that stays, as long as it can.
+void RandomKills::Spare(const std::vector<WorkerLife*>& training,
+                        std::vector<pid_t>* pids) {
+  const std::vector<pid_t> own = cluster_.PidsOf(workers_);
+  if (std::find(own.begin(), own.end(), spared_) == own.end()) {
+    for (const WorkerLife* life : training) {
+      if (std::find(own.begin(), own.end(), life->pid) == own.end()) continue;
+      spared_ = life->pid;
+      ++spared_changes_;
+      worker_growth_.Clear();
+      break;
+    }
+  }
+  pids->erase(std::remove(pids->begin(), pids->end(), spared_), pids->end());
 }
 
 // That enough of those that are alive take steps together.
@@ -174,6 +255,21 @@ void RandomKills::Measure(const Struck& struck) {
 }
 
 void RandomKills::Report() const {
+  if (options_.churn) {
+    std::printf(
+        "seed %llu over %s: %d kills, %d of them of the coordinator, %d "
+        "leaves, "
+        "%d joins, %zu lives, %d workers never killed\n"
+        "the coordinators, before they are killed: %s\n"
+        "the launcher: %s\n"
+        "the worker that was never killed: %s\n",
+        static_cast<unsigned long long>(options_.seed),
+        options_.backend.c_str(), kills_, coordinator_kills_, leaves_, joins_,
+        cluster_.lives().size(), spared_changes_,
+        coordinator_growth_.ToString().c_str(),
+        launcher_growth_.ToString().c_str(), worker_growth_.ToString().c_str());
+    return;
+  }
   std::printf(
       "seed %llu: %d kills, %d of them of the coordinator, %zu lives\n"
       "death -> error at survivors: %s\n"

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/random.h"
+#include "tests/system/growth.h"
 #include "tests/system/latencies.h"
 #include "tests/system/test_cluster.h"
 
@@ -24,14 +26,23 @@ namespace coxswain {
 // process is left. Measures how soon the others notice, and train again.
 //
 // Which worker is killed when is a function of the seed, as far as a machine
-// repeats itself; odd seeds exchange through shared memory, even ones through
-// Gloo.
+// repeats itself.
+//
+// With `churn` it does not wait for training to go on after each kill:
+// something happens all the time, each 50 to 200 ms. A worker is killed, the
+// launcher of the spares is drained, with whatever its workers do, or a new one
+// joins; now and then the coordinator is killed. Every few seconds it is calm
+// until training goes on, and what the coordinator, the launcher and one worker
+// that is never killed hold is looked at: it must not grow.
 class RandomKills {
  public:
   struct Options {
     int kills = 0;
     absl::Duration at_most;  // begins no kill after it
     uint64_t seed = 0;
+    std::string backend;
+    bool churn = false;
+    absl::Duration coordinator_every;  // of churn: how often it is killed
   };
 
   explicit RandomKills(const Options& options)
@@ -56,8 +67,19 @@ class RandomKills {
   void StartAll();
   void Idle();
   void Round();
+  // A while of churn, and the calm after it.
+  void Churn();
+  void Act();
+  void LeaveOrJoin();
+  void KillCoordinator();
+  void LookAtGrowth();
+  void StartSpares();
+  std::vector<std::string> RunOptions() const;
   // Returns processes that may die, so that one which has the state is left.
   std::vector<pid_t> Victims(size_t count);
+  // Takes the one that churn never kills off a list.
+  void Spare(const std::vector<WorkerLife*>& training,
+             std::vector<pid_t>* pids);
   bool AwaitProgress();
   void Measure(const Struck& struck);
   void Report() const;
@@ -70,6 +92,16 @@ class RandomKills {
   TestCluster::Launcher spares_ = 0;
   int kills_ = 0;
   int coordinator_kills_ = 0;
+  int joins_ = 0;
+  int leaves_ = 0;
+  bool spares_leave_ = false;
+  absl::Time next_coordinator_kill_;
+  // The process that churn never kills, and how often it was another one.
+  pid_t spared_ = 0;
+  int spared_changes_ = 0;
+  Growth coordinator_growth_;
+  Growth launcher_growth_;
+  Growth worker_growth_;
   Latencies to_error_;
   Latencies to_training_;
 };

@@ -189,14 +189,15 @@ WorkerLife* TestCluster::At(const std::string& worker) {
 }
 
 std::vector<WorkerLife*> TestCluster::Training() {
+  // The newest processes of each slot: there may have been very many others.
   int64_t newest = 0;
-  for (const auto& life : lives_) {
-    newest = std::max(newest, life->generation());
+  for (const auto& [worker, life] : newest_) {
+    if (life != nullptr) newest = std::max(newest, life->generation());
   }
   std::vector<WorkerLife*> training;
-  for (const auto& life : lives_) {
-    if (life->generation() == newest && !life->over()) {
-      training.push_back(life.get());
+  for (const auto& [worker, life] : newest_) {
+    if (life != nullptr && life->generation() == newest && !life->over()) {
+      training.push_back(life);
     }
   }
   std::sort(training.begin(), training.end(),

@@ -53,6 +53,10 @@ class TestCluster {
   void KillCoordinator();
   void StopCoordinator();
 
+  // Return the processes of the coordinator, and of a launcher.
+  pid_t coordinator_pid() const { return processes_.pid(*coordinator_); }
+  pid_t pid(Launcher launcher) const { return processes_.pid(launcher); }
+
   Launcher Start(const Launch& launch);
   void Signal(Launcher launcher, int signal);
   std::optional<int> status(Launcher launcher) const;
