@@ -1,9 +1,9 @@
 #include "base/random.h"
 
-#include <random>
+#include <unistd.h>
 
 #include "base/box_muller.h"
-#include "base/mutex.h"
+#include "base/check.h"
 
 namespace coxswain {
 namespace {
@@ -11,14 +11,10 @@ namespace {
 class SystemRandom : public RandomSource {
  public:
   uint64_t Next() override {
-    MutexLock lock(&mutex_);
-    const uint64_t high = device_();
-    return (high << 32) | device_();
+    uint64_t bits = 0;
+    COXSWAIN_CHECK(getentropy(&bits, sizeof(bits)) == 0);
+    return bits;
   }
-
- private:
-  Mutex mutex_;
-  std::random_device device_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -431,6 +431,10 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           absl::StrCat("how workers exchange gradients: ",
                        absl::StrJoin(BackendNames(), ", ")),
           nullptr);
+  AddFlag(
+      app, "--plain-data", "plain-data", &options->plain_data,
+      "do not encrypt what workers exchange by the back end tcp, which they "
+      "do with TLS to the coordinator; the same for all workers of a job");
   AddText(app, "bind-address", &options->bind_address, "ADDRESS",
           "where workers listen for each other; by default the address that "
           "leads to the coordinator",

@@ -67,6 +67,7 @@ struct RunOptions {
   std::string node;          // empty: the host name
   std::string gpus;          // for ParseGpuRequest; empty: not given
   std::string backend;       // empty: the library's choice
+  bool plain_data = false;   // workers do not encrypt what they exchange
   std::string bind_address;  // empty: found by the library
   std::string trace;         // a file in a folder that exists; empty: none
   // What the job's plan begins with, in place of the program's settings: texts

@@ -214,6 +214,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.topology = options.topology;
   environment.launcher_id = launch.random->NextId();
   environment.backend = options.backend;
+  environment.plain_data = options.plain_data;
   environment.bind_address = options.bind_address;
   environment.trace = options.trace;
   environment.log_level = options.log_level;

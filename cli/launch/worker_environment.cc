@@ -104,6 +104,7 @@ std::vector<std::string> WorkerEnvironment::For(
       {"COXSWAIN_INCARNATION", absl::StrCat(incarnation)},
   };
   if (!backend.empty()) own["COXSWAIN_BACKEND"] = backend;
+  if (plain_data) own["COXSWAIN_PLAIN_DATA"] = "true";
   if (!bind_address.empty()) own["COXSWAIN_BIND_ADDRESS"] = bind_address;
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;

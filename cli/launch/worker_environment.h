@@ -27,6 +27,7 @@ struct WorkerEnvironment {
   int64_t attempt = 0;
   uint64_t launcher_id = 0;
   std::string backend;       // empty: unset
+  bool plain_data = false;   // false: unset
   std::string bind_address;  // empty: unset
   std::string topology;      // keys with commas between; empty: unset
   std::string trace;         // empty: unset

@@ -76,6 +76,7 @@ TEST(WorkerEnvironmentTest, TheUsersThreadsOfBlasStay) {
 TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   WorkerEnvironment environment = Example();
   environment.backend = "gloo";
+  environment.plain_data = true;
   environment.bind_address = "10.0.0.1";
   environment.topology = "zone-1,rack-7";
   environment.trace = "runs/trace.json";
@@ -86,6 +87,7 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   environment.reattach_grace = absl::Minutes(2);
   EXPECT_THAT(environment.For(0, 1, {}),
               AllOf(Contains("COXSWAIN_BACKEND=gloo"),
+                    Contains("COXSWAIN_PLAIN_DATA=true"),
                     Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
                     Contains("COXSWAIN_TOPOLOGY=zone-1,rack-7"),
                     Contains("COXSWAIN_TRACE=runs/trace.json"),

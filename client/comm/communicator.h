@@ -15,7 +15,6 @@
 #include "base/cancel_signal.h"
 #include "client/comm/channel.h"
 #include "client/comm/collective_header.h"
-#include "client/comm/data_key.h"
 #include "client/comm/work.h"
 #include "client/device/tensor.h"
 
@@ -23,6 +22,7 @@ namespace coxswain {
 
 using ReduceOp = ElementOp;
 
+class DataKey;        // client/comm/data_key.h
 class DeviceQueue;    // client/comm/device_queue.h
 class MeasuredLinks;  // client/comm/measured_links.h
 

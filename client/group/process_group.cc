@@ -47,6 +47,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.links = options.links;
   communicator_options.measures_links = options.measures_links;
   communicator_options.timeout = options.timeout;
+  communicator_options.encrypts = options.encrypts;
+  communicator_options.data_key = options.data_key;
   communicator_options.cancel = &member->ended();
   communicator_options.store =
       std::make_shared<StoreRendezvous>(member, description.communicator_id);

@@ -39,6 +39,8 @@ class ProcessGroup {
     // As CommunicatorOptions have them.
     std::shared_ptr<MeasuredLinks> links;
     bool measures_links = false;
+    bool encrypts = false;
+    std::shared_ptr<const DataKey> data_key;
   };
 
   // The coordinator's description of a group.

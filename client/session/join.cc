@@ -1,5 +1,7 @@
 #include "client/session/join.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -316,6 +318,7 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
                                      options.topology.end());
   request.set_after_generation(options.after_generation);
   request.set_attempt(options.attempt);
+  request.set_encrypts(EncryptsData(options));
   v1::Manifest* wire = request.mutable_manifest();
   wire->set_world_size(options.world_size);
   // One form only: manifests are compared.
@@ -351,6 +354,20 @@ v1::Fence MakeFence(const SessionOptions& options,
 void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
                    std::vector<JobMember>* members) {
   for (const v1::Member& member : wire) members->push_back(FromWire(member));
+}
+
+bool EncryptsData(const SessionOptions& options) {
+  return !options.security.tls.ca.empty() && !options.plain_data;
+}
+
+std::shared_ptr<const DataKey> TakeDataKey(const SessionOptions& options,
+                                           v1::JoinResponse* joined) {
+  if (joined->data_key().empty()) return nullptr;
+  auto key = std::make_shared<DataKey>(options.job, joined->generation(),
+                                       joined->data_key());
+  explicit_bzero(joined->mutable_data_key()->data(), joined->data_key().size());
+  joined->clear_data_key();
+  return key;
 }
 
 PreviousGeneration PreviousOf(const v1::JoinResponse& joined) {

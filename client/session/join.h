@@ -1,11 +1,13 @@
 #ifndef COXSWAIN_CLIENT_SESSION_JOIN_H_
 #define COXSWAIN_CLIENT_SESSION_JOIN_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/comm/data_key.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/retry.h"
 #include "client/session/job.h"
@@ -24,6 +26,11 @@ v1::Fence MakeFence(const SessionOptions& options,
                     const v1::JoinResponse& joined);
 void AppendMembers(const google::protobuf::RepeatedPtrField<v1::Member>& wire,
                    std::vector<JobMember>* members);
+// Returns whether this worker encrypts its connections with others.
+bool EncryptsData(const SessionOptions& options);
+// Takes the generation's key out of the answer; null: there is none.
+std::shared_ptr<const DataKey> TakeDataKey(const SessionOptions& options,
+                                           v1::JoinResponse* joined);
 PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 
 // Returns how a session repeats calls that the coordinator has not answered.

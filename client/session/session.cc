@@ -132,12 +132,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
 absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
                                                              int64_t* entered) {
   v1::JoinRequest request = MakeJoinRequest(asked.options, *asked.manifest);
-  COXSWAIN_ASSIGN_OR_RETURN(const v1::JoinResponse joined,
+  COXSWAIN_ASSIGN_OR_RETURN(v1::JoinResponse joined,
                             JoinJob(asked.options, *asked.stub, &request));
   asked.options.address = request.address();
+  std::shared_ptr<const DataKey> key = TakeDataKey(asked.options, &joined);
   const auto plan = schedule::PlanOfCoordinator(joined.plan());
   auto core = std::make_unique<Core>(std::move(asked), joined,
-                                     plan.ok() ? *plan : schedule::Plan());
+                                     plan.ok() ? *plan : schedule::Plan(),
+                                     std::move(key));
   core->entered = *entered = core->generation;
   absl::Status attached = core->Attach(joined);
   if (attached.ok()) attached = plan.status();

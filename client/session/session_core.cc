@@ -28,7 +28,8 @@ int LostRank(const absl::Status& why) {
 }  // namespace
 
 Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
-                    const schedule::Plan& plan_in)
+                    const schedule::Plan& plan_in,
+                    std::shared_ptr<const DataKey> key)
     : request(std::move(request_in)),
       rank(joined.rank()),
       generation(joined.generation()),
@@ -54,7 +55,9 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
                  const auto living = reports.lock();
                  if (living != nullptr) living->Report({peer});
                },
-               request.options.device, request.links},
+               request.options.device, request.links,
+               /*measures_links=*/false, EncryptsData(request.options),
+               std::move(key)},
               member),
       noted_plan_(plan.version) {
   AttachedSchedule::Options schedule_options;

@@ -46,8 +46,9 @@ class Session::Core {
   static absl::StatusOr<std::unique_ptr<Session>> Join(Request asked,
                                                        int64_t* entered);
 
+  // `key` is the generation's; null: there is none.
   Core(Request request_in, const v1::JoinResponse& joined,
-       const schedule::Plan& plan_in);
+       const schedule::Plan& plan_in, std::shared_ptr<const DataKey> key);
   ~Core();
 
   // Opens the Attach stream and waits until the coordinator has accepted it.

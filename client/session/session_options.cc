@@ -57,6 +57,12 @@ absl::Status ReadInt(const GetVariable& get, const char* name, int least,
   return absl::OkStatus();
 }
 
+absl::Status ReadBool(const GetVariable& get, const char* name, bool* result) {
+  const std::string value = Text(get, name);
+  if (value.empty() || absl::SimpleAtob(value, result)) return absl::OkStatus();
+  return Invalid(name, value, "true or false");
+}
+
 absl::Status ReadId(const GetVariable& get, const char* name,
                     uint64_t* result) {
   const std::string value = Text(get, name);
@@ -145,10 +151,8 @@ absl::Status ReadSecurity(const GetVariable& get,
   security.tls.cert = Text(get, "COXSWAIN_TLS_CERT");
   security.tls.key = Text(get, "COXSWAIN_TLS_KEY");
   security.token_file = Text(get, "COXSWAIN_TOKEN_FILE");
-  const std::string insecure = Text(get, "COXSWAIN_INSECURE");
-  if (!insecure.empty() && !absl::SimpleAtob(insecure, &security.insecure)) {
-    return Invalid("COXSWAIN_INSECURE", insecure, "true or false");
-  }
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadBool(get, "COXSWAIN_INSECURE", &security.insecure));
   COXSWAIN_RETURN_IF_ERROR(
       CheckClientSecurity(security, coordinator, Clock::Real()->WallTime()));
   *result = std::move(security);
@@ -299,6 +303,8 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
                    absl::StrCat("one of: ", absl::StrJoin(backends, ", ")));
   }
   if (!backend.empty()) options.backend = backend;
+  COXSWAIN_RETURN_IF_ERROR(
+      ReadBool(get, "COXSWAIN_PLAIN_DATA", &options.plain_data));
   options.address = Text(get, "COXSWAIN_BIND_ADDRESS");
   COXSWAIN_RETURN_IF_ERROR(
       ReadDuration(get, "COXSWAIN_JOIN_TIMEOUT", &options.join_timeout));

@@ -54,6 +54,7 @@ struct SessionOptions {
   //   COXSWAIN_INCARNATION       likewise; default: random
   //   COXSWAIN_BACKEND           a name of client/comm/backends/registry.h;
   //                              default auto
+  //   COXSWAIN_PLAIN_DATA        `plain_data`: true or false; default false
   //   COXSWAIN_BIND_ADDRESS      `address`; default: found by the route
   //   COXSWAIN_JOIN_TIMEOUT      such as 90s or 5m, or plain seconds; default
   //                              5m
@@ -115,6 +116,9 @@ struct SessionOptions {
   // coordinator drops this worker a moment later. May be null.
   std::shared_ptr<CancelSignal> cancel;
   std::string backend = "auto";
+  // With TLS to the coordinator (security.tls.ca) workers encrypt what travels
+  // between them by the back end `tcp`, unless this is set, on all of them.
+  bool plain_data = false;
   // The base name of the trace that a program writes of its steps, a file for
   // each rank (DistributedDataParallelOptions::trace_file); empty: none. The
   // session itself does not use it.

@@ -29,6 +29,7 @@ TEST(SessionOptionsTest, CoordinatorAndJobAreEnough) {
   EXPECT_EQ(options.coordinator, "head:4711");
   EXPECT_EQ(options.job, "mnist");
   EXPECT_EQ(options.backend, "auto");
+  EXPECT_FALSE(options.plain_data);
   EXPECT_EQ(options.join_timeout, absl::Minutes(5));
   EXPECT_EQ(options.local_rank, 0);
   EXPECT_EQ(options.world_size, 0);
@@ -54,6 +55,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_LAUNCHER_ID", "18446744073709551615"},
                              {"COXSWAIN_INCARNATION", "0xff"},
                              {"COXSWAIN_BACKEND", "gloo"},
+                             {"COXSWAIN_PLAIN_DATA", "true"},
                              {"COXSWAIN_BIND_ADDRESS", "10.0.0.1"},
                              {"COXSWAIN_JOIN_TIMEOUT", "90s"},
                              {"COXSWAIN_REATTACH_GRACE", "2m"},
@@ -71,6 +73,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.launcher_id, ~uint64_t{0});
   EXPECT_EQ(options.incarnation, Incarnation(255));
   EXPECT_EQ(options.backend, "gloo");
+  EXPECT_TRUE(options.plain_data);
   EXPECT_EQ(options.address, "10.0.0.1");
   EXPECT_EQ(options.join_timeout, absl::Seconds(90));
   EXPECT_EQ(options.reattach_grace, absl::Minutes(2));

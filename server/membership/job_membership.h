@@ -52,6 +52,8 @@ class JobMembership {
     Term term;
     // Returns a number that no generation has had.
     std::function<Generation()> next_generation;
+    // Returns the secret of a new generation.
+    std::function<std::string()> new_data_key;
   };
 
   // A new job. The coordinator must outlive it.

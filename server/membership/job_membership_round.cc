@@ -68,6 +68,7 @@ RunRecord JobMembership::NextRun(absl::string_view reason,
   // A number whose commit failed is skipped.
   run.generation = coordinator_->next_generation();
   run.reason = std::string(reason);
+  run.data_key = coordinator_->new_data_key();
   std::vector<MemberRecord> records;
   for (Member& member : members) {
     MemberRecord& record = records.emplace_back();
@@ -172,6 +173,7 @@ JoinResult JobMembership::ResultFor(int rank) const {
   result.lost = job_.run.lost;
   result.lost_count = job_.run.lost_count;
   result.reason = job_.run.reason;
+  result.data_key = job_.run.data_key;
   return result;
 }
 

@@ -114,6 +114,9 @@ class JobMembershipTest : public testing::Test {
     coordinator_.next_generation = [this] {
       return Generation(++generations_);
     };
+    coordinator_.new_data_key = [this] {
+      return absl::StrCat("key of generation ", generations_);
+    };
   }
 
   // The id of a join is its incarnation. It is never answered.

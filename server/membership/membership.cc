@@ -8,6 +8,11 @@
 #include "server/membership/liveness.h"
 
 namespace coxswain::server {
+namespace {
+
+constexpr size_t kDataKeyBytes = 32;
+
+}  // namespace
 
 Membership::Membership(const MembershipOptions& options,
                        const Dependencies& deps)
@@ -15,6 +20,14 @@ Membership::Membership(const MembershipOptions& options,
   coordinator_.options = options;
   coordinator_.next_generation = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return Generation(next_generation_++);
+  };
+  coordinator_.new_data_key = [random = deps.random] {
+    std::string key;
+    while (key.size() < kDataKeyBytes) {
+      const uint64_t bits = random->Next();
+      key.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+    }
+    return key;
   };
 }
 

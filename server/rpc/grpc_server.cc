@@ -191,10 +191,10 @@ int64_t MaxHeldBytes(const RpcOptions& rpc, int64_t process_memory) {
 }
 
 struct GrpcServer::Parts {
-  Parts(const RpcOptions& options, Components* all)
+  Parts(const RpcOptions& options, bool encrypts, Components* all)
       : rendezvous(options, all->membership.get(), all->schedule.get(),
                    {all->plans.get(), all->telemetry.get(), all->rpc.get()},
-                   all->clock),
+                   all->clock, encrypts),
         schedule(all->plans.get(), all->schedule.get(), all->membership.get()),
         store(all->store.get(), all->membership.get()),
         groups(all->groups.get(), all->membership.get()),
@@ -220,7 +220,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     Components* components, const MayAnswer& may_answer,
     const SecurityOptions& security) {
   COXSWAIN_ASSIGN_OR_RETURN(Listeners listeners, Listen(address));
-  auto parts = std::make_unique<Parts>(options, components);
+  auto parts =
+      std::make_unique<Parts>(options, security.encrypts(), components);
   parts->port = listeners.port;
   parts->connections = std::make_shared<AcceptedConnections>(
       ConnectionLimit(options.max_connections));

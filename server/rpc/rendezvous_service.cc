@@ -9,10 +9,13 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
+#include "base/tls_files.h"
 #include "schedule/schedule_wire.h"
 #include "schedule/ticket.h"
 #include "server/describe/messages.h"
@@ -103,6 +106,18 @@ v1::JoinResponse ToProto(const JoinResult& result) {
   return proto;
 }
 
+// Of gRPC's names of peers, such as "ipv6:%5B::1%5D:7070" or
+// "ipv4:127.0.0.1:9".
+bool IsLoopbackPeer(absl::string_view peer) {
+  absl::string_view host = HostOfPeer(peer);
+  if (!absl::ConsumePrefix(&host, "ipv4:")) {
+    if (!absl::ConsumePrefix(&host, "ipv6:")) return false;
+    return IsLoopbackHost(
+        absl::StrReplaceAll(host, {{"%5B", "["}, {"%5D", "]"}}));
+  }
+  return IsLoopbackHost(host);
+}
+
 v1::StepTiming ToProto(const StepTiming& timing) {
   v1::StepTiming proto;
   proto.set_step(timing.step);
@@ -130,11 +145,12 @@ RendezvousService::RendezvousService(const RpcOptions& options,
                                      Membership* membership,
                                      ScheduleRegistry* schedule,
                                      const AttachWitness& witness,
-                                     const Clock* clock)
+                                     const Clock* clock, bool encrypts)
     : options_(options),
       membership_(membership),
       schedule_(schedule),
       witness_(witness),
+      encrypts_(encrypts),
       refusals_(std::make_shared<LogRate>("join_refused", clock, LogInfo)) {}
 
 RendezvousService::~RendezvousService() = default;
@@ -155,10 +171,13 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
                                       {"peer", peer},
                                       {"reason", status.message()}});
   };
+  const bool may_have_key =
+      request->encrypts() && (encrypts_ || IsLoopbackPeer(context->peer()));
   const uint64_t join_id = membership_->Join(
-      std::move(join),
-      call->Done([](const JoinResult& result, v1::JoinResponse* answer) {
+      std::move(join), call->Done([may_have_key](const JoinResult& result,
+                                                 v1::JoinResponse* answer) {
         *answer = ToProto(result);
+        if (may_have_key) answer->set_data_key(result.data_key);
       }));
   call->OnceCancelled(
       [membership = membership_, join_id] { membership->Withdraw(join_id); });

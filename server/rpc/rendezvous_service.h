@@ -32,10 +32,11 @@ void AddSteps(const Telemetry& telemetry, int steps, v1::JobDescription* job);
 class RendezvousService : public v1::Rendezvous::CallbackService {
  public:
   // `clock`, by which refusals are logged at a rate, outlives it too.
+  // `encrypts`: all of its connections are.
   RendezvousService(const RpcOptions& options, Membership* membership,
                     ScheduleRegistry* schedule,
                     const AttachWitness& witness = {},
-                    const Clock* clock = Clock::Real());
+                    const Clock* clock = Clock::Real(), bool encrypts = false);
   ~RendezvousService() override;
 
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
@@ -65,6 +66,7 @@ class RendezvousService : public v1::Rendezvous::CallbackService {
   Membership* const membership_;
   ScheduleRegistry* const schedule_;
   const AttachWitness witness_;
+  const bool encrypts_;
   // Shared with requests to join, which may be refused after their calls.
   const std::shared_ptr<LogRate> refusals_;
   // As many references as descriptions are under way, and one.

@@ -235,6 +235,62 @@ TEST_F(RendezvousServiceTest, APageOfMembersIsBounded) {
   EXPECT_EQ(none.members_size(), 0);
 }
 
+// A join of a job of one worker.
+v1::JoinRequest JoinAlone(const std::string& job, bool encrypts) {
+  v1::JoinRequest request;
+  request.set_job(job);
+  request.mutable_identity()->set_node("host-a");
+  request.set_incarnation(1);
+  request.set_host("host-a");
+  request.set_address("host-a:1");
+  request.mutable_manifest()->set_world_size(1);
+  request.mutable_manifest()->set_hook("allreduce");
+  request.mutable_manifest()->set_accumulation_steps(1);
+  request.set_timeout_ms(30000);
+  request.set_encrypts(encrypts);
+  return request;
+}
+
+TEST_F(RendezvousServiceTest, AKeyIsForThoseWhoEncrypt) {
+  const auto join = [this](const std::string& job, bool encrypts) {
+    Context context;
+    v1::JoinResponse response;
+    EXPECT_OK(FromGrpcStatus(
+        stub_->Join(&context, JoinAlone(job, encrypts), &response)));
+    return response.data_key();
+  };
+  // Over the loopback, where a proxy may have ended TLS.
+  const std::string key = join("job-a", true);
+  EXPECT_EQ(key.size(), 32u);
+  EXPECT_EQ(join("job-a", true), key) << "its answer was lost";
+  EXPECT_EQ(join("job-b", false), "");
+  EXPECT_NE(join("job-c", true), key);
+}
+
+TEST_F(RendezvousServiceTest, NoKeyLeavesThisMachineInPlainText) {
+  // A transport that is neither TLS nor the loopback.
+  const std::string address = absl::StrCat(
+      "unix-abstract:rendezvous-service-test-", RandomSource::System()->Next());
+  for (const bool encrypts : {false, true}) {
+    RendezvousService service(RpcOptions(), membership_.get(), schedule_.get(),
+                              {}, Clock::Real(), encrypts);
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+    builder.RegisterService(&service);
+    const auto server = builder.BuildAndStart();
+    ASSERT_NE(server, nullptr);
+    const auto stub = v1::Rendezvous::NewStub(
+        grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    Context context;
+    v1::JoinResponse response;
+    EXPECT_OK(FromGrpcStatus(stub->Join(
+        &context, JoinAlone(encrypts ? "job-a" : "job-b", true), &response)));
+    EXPECT_EQ(response.data_key().size(), encrypts ? 32u : 0u);
+    server->Shutdown(std::chrono::system_clock::now());
+    server->Wait();
+  }
+}
+
 // One call that runs beside others.
 template <typename Request, typename Response>
 struct Call {

@@ -48,6 +48,7 @@ MembershipCoordinator::MembershipCoordinator(
         next_generation_ > 1;
     return Generation(repeats ? next_generation_ - 1 : next_generation_++);
   };
+  coordinator_.new_data_key = [] { return std::string("a key"); };
   ++cluster->next_term;
   cluster->next_plan_version = 1;
   server::StateBatch batch;

@@ -13,6 +13,7 @@
 #include "base/status_prefix.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/data_key.h"
 #include "client/comm/executor.h"
 #include "client/comm/hosts.h"
 #include "client/comm/measured_links.h"

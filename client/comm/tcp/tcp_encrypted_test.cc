@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "client/comm/data_key.h"
 #include "client/comm/memory_store.h"
 #include "client/comm/tcp/mesh.h"
 #include "client/comm/tcp/raw_tcp_peer_for_test.h"

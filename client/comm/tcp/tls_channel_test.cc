@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "client/comm/data_key.h"
 #include "client/comm/tcp/control_stream.h"
 #include "client/comm/tcp/tcp_stream.h"
 

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/random.h"
+#include "client/comm/data_key.h"
 
 namespace coxswain {
 namespace {

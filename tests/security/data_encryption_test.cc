@@ -1,0 +1,204 @@
+// The keys by which the workers of a generation encrypt what they exchange,
+// from a coordinator that is spoken to with TLS.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_matchers.h"
+#include "client/comm/work.h"
+#include "client/rpc/forwarding_coordinator_stub.h"
+#include "client/rpc/stub_factory.h"
+#include "client/session/session.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/coordinator.h"
+#include "tests/security/test_certificates.h"
+#include "tests/support/in_threads.h"
+
+namespace coxswain::data_encryption_test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+constexpr char kJob[] = "mnist";
+
+// The keys that answers to Join had, by generation.
+class SeenKeys {
+ public:
+  void Note(int64_t generation, const std::string& key) {
+    MutexLock lock(&mutex_);
+    keys_[generation].push_back(key);
+  }
+  std::map<int64_t, std::vector<std::string>> all() {
+    MutexLock lock(&mutex_);
+    return keys_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<int64_t, std::vector<std::string>> keys_ ABSL_GUARDED_BY(mutex_);
+};
+
+class NotesKeys : public ForwardingCoordinatorStub {
+ public:
+  NotesKeys(std::shared_ptr<CoordinatorStub> stub, SeenKeys* seen)
+      : ForwardingCoordinatorStub(std::move(stub)), seen_(*seen) {}
+
+  absl::Status Call(absl::string_view method,
+                    const google::protobuf::MessageLite& request,
+                    google::protobuf::MessageLite* response,
+                    const CallOptions& options) override {
+    absl::Status status = stub().Call(method, request, response, options);
+    const auto* const joined = dynamic_cast<v1::JoinResponse*>(response);
+    if (status.ok() && joined != nullptr) {
+      seen_.Note(joined->generation(), joined->data_key());
+    }
+    return status;
+  }
+
+ private:
+  SeenKeys& seen_;
+};
+
+class DataEncryptionTest : public testing::Test {
+ protected:
+  DataEncryptionTest()
+      : files_(absl::StrCat(
+            "data-encryption-",
+            testing::UnitTest::GetInstance()->current_test_info()->name())),
+        of_job_(files_.Job(kJob)) {}
+
+  void Serve(bool tls) {
+    server::CoordinatorOptions options;
+    options.state_dir = files_.Path("state");
+    if (tls) options.security.tls = files_.Coordinator();
+    ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
+  }
+
+  SessionOptions OptionsOf(int slot, bool tls) {
+    SessionOptions options;
+    options.coordinator = absl::StrCat("127.0.0.1:", coordinator_->port());
+    if (tls) options.security.tls = of_job_;
+    options.job = kJob;
+    options.identity = {"host-a", slot};
+    options.local_rank = slot;
+    options.world_size = 2;
+    options.backend = "tcp";
+    options.join_timeout = kTimeout;
+    options.collective_timeout = kTimeout;
+    options.stub_factory =
+        [this, security = options.security](const std::string& address) {
+          return std::make_shared<NotesKeys>(
+              ConnectWithoutRetries(address, security), &seen_);
+        };
+    return options;
+  }
+
+  // Two workers join, sum something and leave. Returns how each has ended.
+  std::vector<absl::Status> RunJob(bool tls, bool plain_on_one = false) {
+    std::vector<absl::Status> ends(2);
+    InThreads(2, [&](int slot) {
+      SessionOptions options = OptionsOf(slot, tls);
+      options.plain_data = plain_on_one && slot == 1;
+      absl::Status& end = ends[static_cast<size_t>(slot)];
+      auto session = Session::Join(options, {});
+      end = session.status();
+      if (!session.ok()) return;
+      auto world = (*session)->World();
+      end = world.status();
+      if (!world.ok()) return;
+      EXPECT_EQ((*world)->communicator().backend(), "tcp");
+      std::vector<float> data(100000, static_cast<float>(slot + 1));
+      Span span;
+      span.data = data.data();
+      span.count = static_cast<int64_t>(data.size());
+      end = (*world)->communicator().AllReduce(span)->Wait(kTimeout);
+      EXPECT_EQ(data, std::vector<float>(data.size(), 3));
+      if (end.ok()) end = (*session)->Leave("done");
+    });
+    return ends;
+  }
+
+  std::string AllOfTheState() {
+    std::string all;
+    for (const auto& entry :
+         std::filesystem::recursive_directory_iterator(files_.Path("state"))) {
+      if (!entry.is_regular_file()) continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(file), {});
+    }
+    return all;
+  }
+
+  TestCertificates files_;
+  const TlsFiles of_job_;
+  SeenKeys seen_;
+  std::unique_ptr<server::Coordinator> coordinator_;
+};
+
+TEST_F(DataEncryptionTest, EachGenerationHasAKeyThatIsKeptNowhere) {
+  Serve(/*tls=*/true);
+  testing::internal::CaptureStderr();
+  for (int round = 0; round < 2; ++round) {
+    for (const absl::Status& end : RunJob(/*tls=*/true)) EXPECT_OK(end);
+  }
+  coordinator_.reset();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("generation_began"));
+  const std::string state = AllOfTheState();
+  EXPECT_THAT(state, HasSubstr(kJob));
+  const auto keys = seen_.all();
+  ASSERT_EQ(keys.size(), 2u);
+  for (const auto& [generation, of_ranks] : keys) {
+    ASSERT_EQ(of_ranks.size(), 2u);
+    EXPECT_EQ(of_ranks[0], of_ranks[1]);
+    const std::string& key = of_ranks[0];
+    ASSERT_EQ(key.size(), 32u);
+    for (const std::string& text : {log, state}) {
+      EXPECT_EQ(text.find(key), std::string::npos);
+      // As a log would show it, or a part of it.
+      const std::string part = key.substr(8, 8);
+      for (const std::string& shown :
+           {absl::BytesToHexString(part), absl::CHexEscape(part),
+            absl::CEscape(part)}) {
+        EXPECT_EQ(text.find(shown), std::string::npos);
+      }
+    }
+  }
+  EXPECT_NE(keys.begin()->second[0], keys.rbegin()->second[0]);
+}
+
+TEST_F(DataEncryptionTest, InPlainTextThereIsNoKey) {
+  Serve(/*tls=*/false);
+  for (const absl::Status& end : RunJob(/*tls=*/false)) EXPECT_OK(end);
+  for (const auto& [generation, of_ranks] : seen_.all()) {
+    for (const std::string& key : of_ranks) EXPECT_EQ(key, "");
+  }
+}
+
+TEST_F(DataEncryptionTest, OneThatDoesNotEncryptIsAnError) {
+  Serve(/*tls=*/true);
+  const auto ends = RunJob(/*tls=*/true, /*plain_on_one=*/true);
+  // The other may only learn that it has failed.
+  std::string texts;
+  for (const absl::Status& end : ends) {
+    EXPECT_THAT(end, Not(IsOk()));
+    absl::StrAppend(&texts, end.message(), "\n");
+  }
+  EXPECT_THAT(texts, AllOf(HasSubstr("encrypts its data connections, and"),
+                           HasSubstr("COXSWAIN_PLAIN_DATA")));
+}
+
+}  // namespace
+}  // namespace coxswain::data_encryption_test
