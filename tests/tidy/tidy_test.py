@@ -168,6 +168,12 @@ BANS = [
         "peers can cause this: use LogRate of base/logging.h",
     ),
     Ban(
+        "dump",
+        r"\b(\w*DebugString|TextFormat|MessageToJsonString)\b",
+        lambda path: not is_test(path),
+        "a message may have a secret, as JoinResponse has: name the fields",
+    ),
+    Ban(
         "wait for a GPU",
         r"\b(cu(da)?(Device|Ctx|Stream|Event)Synchronize|"
         r"cuda(Memcpy|Memset)(2D|3D|ToSymbol|FromSymbol)?)\s*\(",
@@ -659,6 +665,7 @@ class RulesTest(unittest.TestCase):
             ("server/x.cc", "auto now = absl::Now();", "wall clock"),
             ("client/x.cc", "std::random_device device;", "randomness"),
             ("server/x.cc", 'LogWarningOnce(peer, "refused");', "log once"),
+            ("server/x.cc", "Log(joined.ShortDebugString());", "dump"),
             ("hooks/x.cu", "cudaDeviceSynchronize();", "wait for a GPU"),
             ("client/x.cc", "cudaStreamSynchronize(s);", "wait for a GPU"),
             ("client/device/x.cc", "cudaMemcpy(a, b, n, k);", "wait for"),
