@@ -127,31 +127,43 @@ std::vector<Gradient> ReadDump(const std::string& path) {
   return gradients;
 }
 
-TEST_F(TwoNetworkNamespacesTest, MemoryIsSharedWithinAndGlooGoesBetween) {
+TEST_F(TwoNetworkNamespacesTest, MemoryIsSharedWithinAndSocketsGoBetween) {
   const TemporaryFolder folder;
   const auto options = [&](const std::string& dump) {
     return std::vector<std::string>{"--steps",  "5",      "--replay",
                                     "--digest", "--dump", folder.path(dump)};
   };
-  const auto outputs = RunJob("levels", {}, options("levels"));
-  ASSERT_THAT(outputs, SizeIs(2));
-  const std::string out = outputs[0].out + outputs[1].out;
-  EXPECT_THAT(LinesWith(out, "through two_level"), SizeIs(4)) << out;
-  const auto digests = DigestsByRank(out);
-  ASSERT_THAT(digests, SizeIs(4));
-  for (const auto& [rank, steps] : digests) {
-    EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
-  }
-
-  // The sums are those of Gloo alone, formed in another order.
   RunJob("flat", {"--backend", "gloo"}, options("flat"));
-  const std::vector<Gradient> levels = ReadDump(folder.path("levels"));
   const std::vector<Gradient> flat = ReadDump(folder.path("flat"));
-  ASSERT_THAT(levels, SizeIs(5 * 4));
   ASSERT_THAT(flat, SizeIs(5 * 4));
-  for (size_t i = 0; i < flat.size(); ++i) {
-    EXPECT_EQ(levels[i].header, flat[i].header);
-    EXPECT_THAT(levels[i].values, Pointwise(DoubleNear(1e-5), flat[i].values));
+
+  struct Levels {
+    std::string backend;
+    std::vector<std::string> options;
+  };
+  for (const Levels& levels :
+       {Levels{"two_level", {}},
+        Levels{"two_level(tcp)", {"--backend", "two_level(tcp)"}}}) {
+    SCOPED_TRACE(levels.backend);
+    const auto outputs =
+        RunJob(levels.backend == "two_level" ? "levels" : "tcp-levels",
+               levels.options, options(levels.backend));
+    ASSERT_THAT(outputs, SizeIs(2));
+    const std::string out = outputs[0].out + outputs[1].out;
+    EXPECT_THAT(LinesWith(out, "through " + levels.backend), SizeIs(4)) << out;
+    const auto digests = DigestsByRank(out);
+    ASSERT_THAT(digests, SizeIs(4));
+    for (const auto& [rank, steps] : digests) {
+      EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
+    }
+
+    // The sums are those of Gloo alone, formed in another order.
+    const std::vector<Gradient> sums = ReadDump(folder.path(levels.backend));
+    ASSERT_THAT(sums, SizeIs(5 * 4));
+    for (size_t i = 0; i < flat.size(); ++i) {
+      EXPECT_EQ(sums[i].header, flat[i].header);
+      EXPECT_THAT(sums[i].values, Pointwise(DoubleNear(1e-5), flat[i].values));
+    }
   }
 }
 

@@ -9,19 +9,10 @@
 namespace coxswain {
 namespace {
 
-// Of one rank's memory: large against what a message costs, small against what
-// a bucket holds.
-constexpr int64_t kPieceBytes = 4 << 20;
-constexpr int64_t kWideElements = kPieceBytes / 4;
 // Less is not worth another bridge where hosts differ.
 constexpr int64_t kBridgeBytes = 256 << 10;
 
 }  // namespace
-
-Pieces::Pieces(Parts parts)
-    : parts_(std::move(parts)),
-      host_(parts_.hosts.host_of(parts_.flat->rank())),
-      place_(parts_.local->rank()) {}
 
 absl::Status Pieces::AllReduce(const Span& span, ReduceOp op) {
   Task task;
@@ -40,7 +31,7 @@ absl::Status Pieces::Run(const Span& span, const Task& task) {
   const absl::Status status = RunPieces(span, task);
   for (Piece* piece : {&forming_, &crossing_, &returning_}) {
     // It would wait for a host that is lost.
-    if (!piece->works.empty()) parts_.abort(status);
+    if (!piece->works.empty()) levels_.abort(status);
     Await(piece).IgnoreError();
     *piece = Piece();
   }
@@ -80,7 +71,7 @@ absl::StatusOr<Pieces::Piece> Pieces::Cut(const Span& span, const Task& task,
   piece.bridges = BridgesFor(span);
   const int64_t width =
       piece.wide ? 4 : static_cast<int64_t>(SizeOf(span.dtype));
-  const int64_t unit = piece.bridges * (piece.wide ? parts_.hosts.count() : 1);
+  const int64_t unit = piece.bridges * (piece.wide ? levels_.hosts.count() : 1);
   const int64_t most = std::max<int64_t>(kPieceBytes / width / unit, 1) * unit;
   const int64_t left = span.count - begin;
   int64_t count = std::min(most, left / unit * unit);
@@ -98,14 +89,11 @@ absl::StatusOr<Pieces::Piece> Pieces::Cut(const Span& span, const Task& task,
 }
 
 int Pieces::BridgesFor(const Span& span) const {
-  const auto all = static_cast<int64_t>(parts_.bridges.size());
-  for (int host = 0; host < parts_.hosts.count(); ++host) {
-    if (static_cast<int64_t>(parts_.hosts.ranks(host).size()) != all) {
-      return static_cast<int>(
-          std::clamp<int64_t>(span.bytes() / kBridgeBytes, 1, all));
-    }
-  }
-  return static_cast<int>(all);
+  const auto all = static_cast<int64_t>(levels_.bridges.size());
+  return static_cast<int>(
+      levels_.even()
+          ? all
+          : std::clamp<int64_t>(span.bytes() / kBridgeBytes, 1, all));
 }
 
 absl::StatusOr<Span> Pieces::WideMemory(int64_t number, int64_t count) {
@@ -113,7 +101,7 @@ absl::StatusOr<Span> Pieces::WideMemory(int64_t number, int64_t count) {
   if (memory == nullptr || memory->span().count < count) {
     // Later pieces are not larger than the first.
     COXSWAIN_ASSIGN_OR_RETURN(
-        memory, parts_.local->AllocateBuffer(count, DType::kFloat32));
+        memory, levels_.local->AllocateBuffer(count, DType::kFloat32));
   }
   return memory->span().Slice(0, count);
 }
@@ -122,26 +110,26 @@ absl::Status Pieces::Form(const Task& task, const Piece& piece) {
   if (piece.wide) Widen(piece.span, piece.sum);
   if (ranks_here() == 1) return absl::OkStatus();
   if (!task.reduces) {
-    const Hosts& hosts = parts_.hosts;
-    if (hosts.host_of(task.root) != host_) return absl::OkStatus();
-    return parts_.wait(
-        parts_.local->Broadcast(piece.span, hosts.local_rank(task.root)));
+    const Hosts& hosts = levels_.hosts;
+    if (hosts.host_of(task.root) != levels_.host()) return absl::OkStatus();
+    return levels_.wait(
+        levels_.local->Broadcast(piece.span, hosts.local_rank(task.root)));
   }
   if (piece.bridges != ranks_here()) {
-    return parts_.wait(parts_.local->AllReduce(piece.sum, task.op));
+    return levels_.wait(levels_.local->AllReduce(piece.sum, task.op));
   }
-  return parts_.wait(parts_.local->ReduceScatter(
-      piece.sum, SliceOf(piece.sum, piece, place_), task.op));
+  return levels_.wait(levels_.local->ReduceScatter(
+      piece.sum, SliceOf(piece.sum, piece, levels_.place()), task.op));
 }
 
 void Pieces::Cross(const Task& task, Piece* piece) {
   if (piece->span.count == 0) return;
   for (int bridge = 0; bridge < piece->bridges; ++bridge) {
     if (!IsEnd(bridge)) continue;
-    Communicator& across = *parts_.bridges[static_cast<size_t>(bridge)];
+    Communicator& across = *levels_.bridges[static_cast<size_t>(bridge)];
     const Span slice = SliceOf(piece->sum, *piece, bridge);
     if (!task.reduces) {
-      const int from = parts_.hosts.host_of(task.root);
+      const int from = levels_.hosts.host_of(task.root);
       piece->works.push_back(across.Broadcast(slice, from));
     } else if (piece->returns) {
       piece->works.push_back(
@@ -163,7 +151,7 @@ void Pieces::Return(Piece* piece) {
       continue;
     }
     Narrow(ShareOf(sum), ShareOf(result));
-    Communicator& across = *parts_.bridges[static_cast<size_t>(bridge)];
+    Communicator& across = *levels_.bridges[static_cast<size_t>(bridge)];
     piece->works.push_back(across.AllGather(ShareOf(result), result));
   }
 }
@@ -171,11 +159,11 @@ void Pieces::Return(Piece* piece) {
 absl::Status Pieces::Await(Piece* piece) {
   absl::Status status;
   for (const WorkPtr& work : std::exchange(piece->works, {})) {
-    const absl::Status ended = parts_.wait(work);
+    const absl::Status ended = levels_.wait(work);
     if (!ended.ok() && status.ok()) {
       status = ended;
       // The other bridges lead to the same hosts.
-      parts_.abort(status);
+      levels_.abort(status);
     }
   }
   return status;
@@ -185,37 +173,18 @@ absl::Status Pieces::Finish(const Task& task, Piece* piece) {
   COXSWAIN_RETURN_IF_ERROR(Await(piece));
   const Piece done = std::exchange(*piece, Piece());
   const bool is_there =
-      !task.reduces && parts_.hosts.host_of(task.root) == host_;
+      !task.reduces && levels_.hosts.host_of(task.root) == levels_.host();
   if (done.span.count == 0 || ranks_here() == 1 || is_there) {
     return absl::OkStatus();
   }
   if (done.bridges == ranks_here()) {
-    return parts_.wait(
-        parts_.local->AllGather(SliceOf(done.span, done, place_), done.span));
+    return levels_.wait(levels_.local->AllGather(
+        SliceOf(done.span, done, levels_.place()), done.span));
   }
   for (int bridge = 0; bridge < done.bridges; ++bridge) {
-    COXSWAIN_RETURN_IF_ERROR(parts_.wait(
-        parts_.local->Broadcast(SliceOf(done.span, done, bridge),
-                                parts_.hosts.bridge_end(bridge, host_))));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Pieces::ReduceScatterWide(const Span& input, const Span& output) {
-  const int64_t ranks = parts_.flat->size();
-  const int rank = parts_.flat->rank();
-  const int64_t most = std::max<int64_t>(kWideElements / ranks, 1);
-  for (int64_t begin = 0; begin < output.count; begin += most) {
-    const int64_t count = std::min(most, output.count - begin);
-    COXSWAIN_ASSIGN_OR_RETURN(const Span wide, WideMemory(0, ranks * count));
-    for (int64_t slice = 0; slice < ranks; ++slice) {
-      Widen(input.Slice(slice * output.count + begin, count),
-            wide.Slice(slice * count, count));
-    }
-    const Span sum = wide.Slice(rank * count, count);
-    COXSWAIN_RETURN_IF_ERROR(
-        parts_.wait(parts_.flat->ReduceScatter(wide, sum)));
-    Narrow(sum, output.Slice(begin, count));
+    COXSWAIN_RETURN_IF_ERROR(levels_.wait(levels_.local->Broadcast(
+        SliceOf(done.span, done, bridge),
+        levels_.hosts.bridge_end(bridge, levels_.host()))));
   }
   return absl::OkStatus();
 }

@@ -3,13 +3,13 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
-#include "client/comm/hosts.h"
+#include "client/comm/two_level/levels.h"
 
 namespace coxswain {
 
@@ -30,23 +30,12 @@ namespace coxswain {
 // Threading: one thread at a time.
 class Pieces {
  public:
-  struct Parts {
-    Communicator* local = nullptr;
-    std::vector<Communicator*> bridges;  // null where this rank has no end
-    Communicator* flat = nullptr;
-    Hosts hosts;
-    // Waits for an operation of a part until it no longer uses memory.
-    std::function<absl::Status(const WorkPtr&)> wait;
-    // Ends what the parts have in flight.
-    std::function<void(const absl::Status&)> abort;
-  };
-  explicit Pieces(Parts parts);
+  // `levels` outlives it.
+  explicit Pieces(const Levels* levels) : levels_(*levels) {}
 
   // What all ranks have agreed to do; nothing is in flight when these return.
   absl::Status AllReduce(const Span& span, ReduceOp op);
   absl::Status Broadcast(const Span& span, int root);
-  // By the flat communicator, with half floats widened for it.
-  absl::Status ReduceScatterWide(const Span& input, const Span& output);
 
  private:
   struct Piece {
@@ -80,9 +69,9 @@ class Pieces {
   // Spreads a piece within the host once it has come.
   absl::Status Finish(const Task& task, Piece* piece);
 
-  int ranks_here() const { return parts_.local->size(); }
+  int ranks_here() const { return levels_.local->size(); }
   bool IsEnd(int bridge) const {
-    return parts_.hosts.bridge_end(bridge, host_) == place_;
+    return levels_.bridges[static_cast<size_t>(bridge)] != nullptr;
   }
   static Span SliceOf(const Span& span, const Piece& piece, int bridge) {
     const int64_t each = span.count / piece.bridges;
@@ -90,14 +79,12 @@ class Pieces {
   }
   // Returns what this host sums of a slice.
   Span ShareOf(const Span& slice) const {
-    const int64_t each = slice.count / parts_.hosts.count();
-    return slice.Slice(host_ * each, each);
+    const int64_t each = slice.count / levels_.hosts.count();
+    return slice.Slice(levels_.host() * each, each);
   }
   absl::StatusOr<Span> WideMemory(int64_t number, int64_t count);
 
-  const Parts parts_;
-  const int host_;
-  const int place_;
+  const Levels& levels_;
   Piece forming_;
   Piece crossing_;
   Piece returning_;

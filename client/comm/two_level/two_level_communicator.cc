@@ -15,7 +15,9 @@
 #include "client/comm/communicator.h"
 #include "client/comm/executor.h"
 #include "client/comm/two_level/half_floats.h"
+#include "client/comm/two_level/levels.h"
 #include "client/comm/two_level/pieces.h"
+#include "client/comm/two_level/slices.h"
 
 namespace coxswain {
 namespace {
@@ -39,7 +41,9 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
         parts_(std::move(parts)),
         name_(NameWith(parts_.flat->backend())),
         timeout_(timeout),
-        pieces_(PartsOfPieces()),
+        levels_(MakeLevels()),
+        pieces_(&levels_),
+        slices_(&levels_),
         executor_([this](const absl::Status& why) { Stop(why); }) {}
   ~TwoLevelCommunicator() override {
     MutexLock lock(&mutex_);
@@ -92,8 +96,14 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
                [=] { return Wait(parts_.flat->Agree(header)); });
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Run("all-gather",
-               [=] { return Wait(parts_.flat->AllGather(input, output)); });
+    const CollectiveHeader header = HeaderOf(CollectiveKind::kAllGather, input);
+    return Run(NameOf(header.kind), [=]() -> absl::Status {
+      if (IsSmall(input) || !slices_.bridged()) {
+        return Wait(parts_.flat->AllGather(input, output));
+      }
+      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
+      return slices_.AllGather(input, output);
+    });
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
     const CollectiveHeader header =
@@ -101,9 +111,11 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     return Run(NameOf(header.kind), [=]() -> absl::Status {
       const bool exact = parts_.flat_is_fast || op != ReduceOp::kSum ||
                          !IsHalfFloat(input.dtype);
-      if (exact) return Wait(parts_.flat->ReduceScatter(input, output, op));
+      if (exact && (IsSmall(output) || !slices_.bridged())) {
+        return Wait(parts_.flat->ReduceScatter(input, output, op));
+      }
       COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
-      return pieces_.ReduceScatterWide(input, output);
+      return slices_.ReduceScatter(input, output, op);
     });
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
@@ -127,18 +139,17 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     }
     return all;
   }
-  Pieces::Parts PartsOfPieces() {
-    Pieces::Parts parts = {
-        parts_.local.get(),
-        {},
-        parts_.flat.get(),
-        parts_.hosts,
-        [this](const WorkPtr& work) { return Wait(work); },
-        [this](const absl::Status& why) { AbortParts(why); }};
+  Levels MakeLevels() {
+    Levels levels = {parts_.local.get(),
+                     {},
+                     parts_.flat.get(),
+                     parts_.hosts,
+                     [this](const WorkPtr& work) { return Wait(work); },
+                     [this](const absl::Status& why) { AbortParts(why); }};
     for (const auto& bridge : parts_.bridges) {
-      parts.bridges.push_back(bridge.get());
+      levels.bridges.push_back(bridge.get());
     }
-    return parts;
+    return levels;
   }
   bool IsSmall(const Span& span) const {
     return span.bytes() * (size() - 1) <= kSmallBytes;
@@ -221,7 +232,9 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   const TwoLevelParts parts_;
   const std::string name_;
   const absl::Duration timeout_;
+  const Levels levels_;
   Pieces pieces_;
+  Slices slices_;
   Mutex mutex_;
   bool destroying_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

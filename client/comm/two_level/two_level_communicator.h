@@ -12,9 +12,10 @@
 namespace coxswain {
 
 // Ranks on several hosts, with any number on each. Large all-reduces and
-// broadcasts go in pieces within the hosts and over bridges between them
-// (pieces.h), so that each byte leaves a host once, instead of once for each of
-// its ranks. All other operations use the flat communicator.
+// broadcasts (pieces.h), and where hosts have equally many ranks
+// reduce-scatters and all-gathers (slices.h), go in pieces within the hosts and
+// over bridges between them, so that each byte leaves a host once, instead of
+// once for each of its ranks. All other operations use the flat communicator.
 //
 // A communicator split off is the host's if all its ranks are on one, the flat
 // one's if each is on another, and otherwise one of two levels.
