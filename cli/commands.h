@@ -62,9 +62,11 @@ std::string FormatPlansJson(const std::string& job,
 absl::StatusOr<std::string> ShowWhy(const JobOptions& options,
                                     CoordinatorStub& stub);
 
-// Returns the answer of Why for display: the findings, a table of the ranks
-// with the outliers marked, and a table of the last rounds.
-std::string FormatWhy(const std::string& job, const v1::WhyResponse& why);
+// Returns the answer of Why for display: why the last generation ended, the
+// findings, what to do next, a table of the ranks with the outliers marked, and
+// a table of the last rounds. `now`: when the answer arrived.
+std::string FormatWhy(const std::string& job, const v1::WhyResponse& why,
+                      absl::Time now);
 
 // Returns the same as JSON, in the form of docs/observability.md. `now`: when
 // the answer arrived.

@@ -3,13 +3,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/nearest_word.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
 namespace {
 
 constexpr char kNewest[] = "newest";
-// How many checkpoints an error names.
+// How many checkpoints, or jobs, an error names.
 constexpr size_t kMaxNamed = 8;
 
 std::string Ids(const std::vector<v1::CheckpointInfo>& checkpoints) {
@@ -24,7 +25,35 @@ std::string Ids(const std::vector<v1::CheckpointInfo>& checkpoints) {
   return absl::StrJoin(names, ", ");
 }
 
+// "; did you mean 'mnist'?", or the names of all.
+std::string OtherJobs(const std::string& job, const v1::DescribeResponse& has) {
+  std::vector<std::string> all;
+  for (const v1::JobDescription& one : has.jobs()) all.push_back(one.job());
+  if (all.empty()) {
+    return "; it shows no jobs to you; is it the right coordinator, and has a "
+           "launcher of the job reached it?";
+  }
+  const std::string nearest = DidYouMean(job, all);
+  if (!nearest.empty()) return nearest;
+  const size_t rest = all.size() > kMaxNamed ? all.size() - kMaxNamed : 0;
+  all.resize(all.size() - rest);
+  return absl::StrCat("; it has ", absl::StrJoin(all, ", "),
+                      rest > 0 ? absl::StrCat(" and ", rest, " more") : "");
+}
+
 }  // namespace
+
+absl::Status NameKnownJobs(CoordinatorStub& stub, const std::string& job,
+                           absl::Duration timeout, const absl::Status& error) {
+  if (job.empty() || !absl::IsNotFound(error)) return error;
+  CallOptions call;
+  call.timeout = timeout;
+  const auto all = stub.Describe(v1::DescribeRequest(), call);
+  // A job's own credentials show no other job.
+  if (!all.ok()) return error;
+  return absl::Status(error.code(),
+                      absl::StrCat(error.message(), OtherJobs(job, *all)));
+}
 
 absl::Status ExplainCall(const CoordinatorStub& stub, absl::string_view failed,
                          const absl::Status& error) {

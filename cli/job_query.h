@@ -35,6 +35,12 @@ absl::StatusOr<FoundJob> FindJob(CoordinatorStub& stub, const std::string& name,
 absl::Status ExplainCall(const CoordinatorStub& stub, absl::string_view failed,
                          const absl::Status& error);
 
+// Returns an error of a call that names a job. Where the coordinator does not
+// know the job, adds which it may be, or which jobs there are, if the caller
+// may know them.
+absl::Status NameKnownJobs(CoordinatorStub& stub, const std::string& job,
+                           absl::Duration timeout, const absl::Status& error);
+
 // Returns the fence of a request that changes the job: see the operator fence
 // in proto/types.proto.
 v1::Fence OperatorFence(const FoundJob& found, RandomSource* random);

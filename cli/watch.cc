@@ -98,9 +98,11 @@ bool ShowError(const WatchWorld& world, const absl::Status& error) {
 
 bool Show(const WatchWorld& world, const v1::DescribeResponse& description,
           const StepRates& rates) {
+  const absl::Time now = world.clock->WallTime();
   return world.write(
-      world.terminal ? WatchFrame(WatchPage(description, rates), world.size())
-                     : WatchLines(description, rates, world.clock->WallTime()));
+      world.terminal
+          ? WatchFrame(WatchPage(description, rates, now), world.size())
+          : WatchLines(description, rates, now));
 }
 
 TerminalSize SizeOfStdout() {
@@ -249,13 +251,14 @@ std::string StepBars(const v1::JobDescription& job) {
 }
 
 std::string WatchPage(const v1::DescribeResponse& description,
-                      const StepRates& rates) {
+                      const StepRates& rates, absl::Time wall_time) {
   std::string page;
   for (const v1::JobDescription& job : description.jobs()) {
     absl::StrAppend(&page, job.job(), ": ", ProgressText(job, rates.Of(job)),
                     "\n", StepBars(job));
   }
-  return absl::StrCat(page, page.empty() ? "" : "\n", FormatTable(description));
+  return absl::StrCat(page, page.empty() ? "" : "\n",
+                      FormatTable(description, wall_time));
 }
 
 std::string WatchLines(const v1::DescribeResponse& description,

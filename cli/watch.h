@@ -47,7 +47,7 @@ std::string StepBars(const v1::JobDescription& job);
 // StepBars and, if the plan has max_steps, the progress of each job.
 // WatchLines: a line for each job.
 std::string WatchPage(const v1::DescribeResponse& description,
-                      const StepRates& rates);
+                      const StepRates& rates, absl::Time wall_time);
 std::string WatchLines(const v1::DescribeResponse& description,
                        const StepRates& rates, absl::Time wall_time);
 

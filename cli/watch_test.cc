@@ -56,7 +56,7 @@ TEST(WatchTest, ThePageHasProgressRateAndTable) {
   rates.Note(At(400), clock.Now());
   clock.Advance(absl::Seconds(2));
   rates.Note(At(500), clock.Now());
-  const std::string page = WatchPage(At(500), rates);
+  const std::string page = WatchPage(At(500), rates, clock.WallTime());
   EXPECT_THAT(page, StartsWith("mnist: step 500 of 1000 "
                                "[###############...............], "
                                "50.0 steps/s, 10s left\n\ncoordinator c1"));

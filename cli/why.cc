@@ -9,6 +9,7 @@
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
+#include "cli/job_words.h"
 #include "cli/terminal.h"
 #include "client/rpc/coordinator_stub.h"
 #include "proto/schedule.pb.h"
@@ -25,9 +26,13 @@ std::string OrDash(const std::string& text) {
   return text.empty() ? "-" : text;
 }
 
-// The last ticket of a rank; dashes if it has announced none.
+// The last ticket of a rank; dashes if it has announced none. Of one that an
+// earlier coordinator has left, its last step.
 TableRow TicketCells(const v1::RankProgress& rank) {
-  if (rank.stream().empty()) return {"-", "-", "-", "-", "-", "-"};
+  if (rank.stream().empty()) {
+    return {"-", "-", rank.step() > 0 ? absl::StrCat(rank.step()) : "-",
+            "-", "-", "-"};
+  }
   return {rank.stream(),
           absl::StrCat(rank.round()),
           absl::StrCat(rank.step()),
@@ -36,16 +41,23 @@ TableRow TicketCells(const v1::RankProgress& rank) {
           rank.decided() ? "yes" : "no"};
 }
 
+// What its heartbeats have reported.
+TableRow ProgressCells(const v1::RankProgress& rank) {
+  if (rank.restored()) return {"-", "-", "-", "-", "-", "-"};
+  return {absl::StrCat(rank.micro_batches()),
+          absl::StrCat(rank.collective_sequence()),
+          absl::StrCat(rank.bucket()),
+          Age(rank.idle_ms()),
+          Age(rank.silent_ms()),
+          OrDash(rank.activity())};
+}
+
 TableRow RankRow(const v1::RankProgress& rank) {
   TableRow row = {rank.odd() ? "!" : "", absl::StrCat(rank.rank()),
                   rank.member(), rank.state()};
   for (std::string& cell : TicketCells(rank)) row.push_back(std::move(cell));
-  row.push_back(absl::StrCat(rank.micro_batches()));
-  row.push_back(absl::StrCat(rank.collective_sequence()));
-  row.push_back(absl::StrCat(rank.bucket()));
-  row.push_back(Age(rank.idle_ms()));
-  row.push_back(Age(rank.silent_ms()));
-  row.push_back(OrDash(rank.activity()));
+  for (std::string& cell : ProgressCells(rank)) row.push_back(std::move(cell));
+  row.push_back(OrDash(rank.departure()));
   return row;
 }
 
@@ -54,15 +66,49 @@ void AppendRanks(const v1::WhyResponse& why, std::string* out) {
   std::vector<TableRow> rows = {{"", "RANK", "MEMBER", "STATE", "STREAM",
                                  "ROUND", "STEP", "WINDOW", "TICKET", "DECIDED",
                                  "BATCHES", "SEQUENCE", "BUCKET", "IDLE",
-                                 "SILENT", "ACTIVITY"}};
-  bool outliers = false;
+                                 "SILENT", "ACTIVITY", "HOW IT ENDED"}};
+  bool outliers = false, departed = false;
   for (const v1::RankProgress& rank : why.ranks()) {
     rows.push_back(RankRow(rank));
     outliers = outliers || rank.odd();
+    departed = departed || !rank.departure().empty();
+  }
+  if (!departed) {
+    for (TableRow& row : rows) row.pop_back();
   }
   absl::StrAppend(
       out, AlignTable(rows),
       outliers ? "! differs from the other ranks, or is behind\n" : "");
+}
+
+// Returns the line where nothing was found out, which need not mean that all is
+// well.
+absl::string_view WithoutFindings(const v1::WhyResponse& why) {
+  if (!why.last_event().empty() && why.state() != "running") {
+    return EndedWell(why.last_event())
+               ? "- no failure: nothing is left to do\n"
+               : "- no more than that is known of its end\n";
+  }
+  if (why.state() == "running") return "- no problem found\n";
+  return "- no generation of it has begun yet\n";
+}
+
+// Findings, but for the end that was shown already, and what to do about the
+// first that needs it.
+void AppendFindings(const v1::WhyResponse& why, const std::string& end,
+                    std::string* out) {
+  if (why.findings().empty()) absl::StrAppend(out, WithoutFindings(why));
+  // One that runs goes on after its last end, whatever that was.
+  const bool runs = why.state() == "running";
+  std::string step = runs || EndedWell(end) ? "" : NextStep(end);
+  for (const std::string& finding : why.findings()) {
+    const bool shown =
+        !end.empty() && (finding == why.last_event() || finding == end);
+    if (shown) continue;
+    absl::StrAppend(out, "- ", OneLine(finding), "\n");
+    if (step.empty() && runs) step = NextStep(finding);
+  }
+  if (!step.empty()) absl::StrAppend(out, "next: ", step, "\n");
 }
 
 void AppendHistory(const v1::WhyResponse& why, std::string* out) {
@@ -105,11 +151,13 @@ Json RankJson(const v1::RankProgress& rank, absl::Time at) {
           {"collective_sequence", rank.collective_sequence()},
           {"bucket", rank.bucket()},
           {"micro_batches", rank.micro_batches()},
-          {"progressed_at", before(rank.idle_ms())},
+          {"progressed_at", rank.restored() ? Json() : before(rank.idle_ms())},
           {"idle_ms", rank.idle_ms()},
-          {"heard_at", before(rank.silent_ms())},
+          {"heard_at", rank.restored() ? Json() : before(rank.silent_ms())},
           {"silent_ms", rank.silent_ms()},
-          {"activity", rank.activity()}};
+          {"activity", rank.activity()},
+          {"departure", rank.departure()},
+          {"restored", rank.restored()}};
 }
 
 Json RoundJson(const v1::RoundRecord& round, absl::Time at) {
@@ -135,23 +183,23 @@ absl::StatusOr<std::string> ShowWhy(const JobOptions& options,
   call.timeout = options.timeout;
   const auto why = stub.Why(request, call);
   if (!why.ok()) {
-    return ExplainCall(stub, "did not report where the ranks are",
-                       why.status());
+    return ExplainCall(
+        stub, "did not report where the ranks are",
+        NameKnownJobs(stub, options.job, options.timeout, why.status()));
   }
-  if (!options.json) return FormatWhy(request.job(), *why);
-  return FormatWhyJson(request.job(), *why, Clock::Real()->WallTime());
+  const absl::Time now = Clock::Real()->WallTime();
+  return options.json ? FormatWhyJson(request.job(), *why, now)
+                      : FormatWhy(request.job(), *why, now);
 }
 
-std::string FormatWhy(const std::string& job, const v1::WhyResponse& why) {
+std::string FormatWhy(const std::string& job, const v1::WhyResponse& why,
+                      absl::Time now) {
   std::string out = absl::StrCat("job ", job, ": ", why.state(),
                                  ", generation ", why.generation(), "\n");
-  if (!why.last_event().empty()) {
-    absl::StrAppend(&out, "  last end: ", OneLine(why.last_event()), "\n");
-  }
-  for (const std::string& finding : why.findings()) {
-    absl::StrAppend(&out, "- ", OneLine(finding), "\n");
-  }
-  if (why.findings().empty()) absl::StrAppend(&out, "- no problem found\n");
+  const std::string end = WithoutForming(why.last_event(), why.forming());
+  absl::StrAppend(&out, LastEndLine(end, why.last_event_ms(), now),
+                  FormingLine(why.forming()));
+  AppendFindings(why, end, &out);
   AppendRanks(why, &out);
   AppendHistory(why, &out);
   return out;
@@ -169,7 +217,12 @@ std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why,
   for (const v1::RoundRecord& round : why.history()) {
     history.push_back(RoundJson(round, at));
   }
-  const bool ended = why.state() == "ended";
+  // After a restart of the coordinator it may not be known when.
+  const bool ended = why.state() == "ended" && why.ended_ms() > 0;
+  const Json last_event =
+      why.last_event_ms() > 0
+          ? TimeJson(now - absl::Milliseconds(why.last_event_ms()))
+          : Json();
   Json findings = Json::array();
   for (const std::string& finding : why.findings()) findings.push_back(finding);
   return server::DumpLines({{"now", TimeJson(now)},
@@ -177,6 +230,8 @@ std::string FormatWhyJson(const std::string& job, const v1::WhyResponse& why,
                             {"state", why.state()},
                             {"generation", why.generation()},
                             {"last_event", why.last_event()},
+                            {"last_event_at", last_event},
+                            {"forming", why.forming()},
                             {"ended_at", ended ? TimeJson(at) : Json()},
                             {"findings", std::move(findings)},
                             {"odd_ranks", std::move(outliers)},

@@ -11,6 +11,9 @@ namespace coxswain::why_test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'700'000'000);
 
 std::string TextOf(const absl::StatusOr<std::string>& text) {
   return text.ok() ? *text : text.status().ToString();
@@ -50,7 +53,7 @@ v1::WhyResponse Example() {
 
 TEST(WhyTest, OutliersAreMarked) {
   EXPECT_EQ(
-      FormatWhy("x", Example()),
+      FormatWhy("x", Example(), kNow),
       "job x: running, generation 2\n"
       "  last end: rank 1 on host b was lost\n"
       "- rank 1 is missing in round 8 of stream train\n"
@@ -69,8 +72,81 @@ TEST(WhyTest, OutliersAreMarked) {
       "rank 0: a gradient is not finite\n");
 }
 
-TEST(WhyTest, ReportsThatNoProblemWasFound) {
-  EXPECT_THAT(FormatWhy("x", {}), HasSubstr("- no problem found\n"));
+TEST(WhyTest, ReportsThatNoProblemWasFoundOnlyWhereNothingHasFailed) {
+  v1::WhyResponse why;
+  why.set_state("running");
+  EXPECT_THAT(FormatWhy("x", why, kNow), HasSubstr("- no problem found\n"));
+  why.set_state("forming");
+  EXPECT_THAT(FormatWhy("x", why, kNow),
+              HasSubstr("- no generation of it has begun yet\n"));
+  // As a coordinator of before reported a job that had ended before it began.
+  for (const char* const end : {"rank 1 was lost: no sign of life for 10s",
+                                "rank 1 (b/0) failed: out of memory"}) {
+    why.set_state("ended");
+    why.set_last_event(end);
+    EXPECT_THAT(FormatWhy("x", why, kNow), Not(HasSubstr("no problem")));
+    EXPECT_THAT(FormatWhy("x", why, kNow), HasSubstr("no more than that is"));
+  }
+  why.set_last_event("all 2 members of job 'x' have left cleanly");
+  EXPECT_THAT(FormatWhy("x", why, kNow), HasSubstr("- no failure:"));
+}
+
+TEST(WhyTest, TheEndIsShownOnceWithItsTimeAndWhatToDo) {
+  v1::WhyResponse why = Example();
+  why.clear_ranks();
+  why.clear_history();
+  why.clear_findings();
+  why.set_state("ended");
+  why.set_last_event(
+      "rank 1 (b/0) was lost: exited with code 3 (reported by "
+      "its launcher)");
+  why.set_last_event_ms(5000);
+  why.add_findings(why.last_event());
+  EXPECT_EQ(FormatWhy("x", why, kNow),
+            "job x: ended, generation 2\n"
+            "  last end, 5s ago (2023-11-14 22:13:15 UTC): rank 1 (b/0) was "
+            "lost: exited with code 3 (reported by its launcher)\n"
+            "next: read the end of that worker's output, which its launcher "
+            "printed\n");
+  const auto json = nlohmann::json::parse(FormatWhyJson("x", why, kNow));
+  EXPECT_EQ(json["last_event_at"], 1699999995);
+}
+
+// The last end of a job that runs is over.
+TEST(WhyTest, WhatToDoIsAboutWhatIsWrongNow) {
+  v1::WhyResponse why = Example();
+  why.set_last_event("rank 1 was lost: killed by signal 9 (reported)");
+  why.set_findings(0, "step 8: rank 1 has not announced it");
+  EXPECT_THAT(FormatWhy("x", why, kNow), HasSubstr("\nnext: look where the"));
+  why.set_findings(0, "the job makes progress; no rank waits");
+  EXPECT_THAT(FormatWhy("x", why, kNow), Not(HasSubstr("next:")));
+}
+
+TEST(WhyTest, WhatIsNotKnownAfterARestartIsADash) {
+  v1::WhyResponse why;
+  why.set_state("ended");
+  why.set_generation(2);
+  why.set_last_event("rank 0 failed: x");
+  why.add_findings(why.last_event());
+  why.add_findings("the coordinator was restarted since then");
+  v1::RankProgress* const rank = why.add_ranks();
+  rank->set_member("a/0 on a");
+  rank->set_state("lost");
+  rank->set_restored(true);
+  rank->set_step(20);
+  rank->set_idle_ms(1000);
+  rank->set_departure("x");
+  EXPECT_THAT(FormatWhy("x", why, kNow),
+              HasSubstr("- the coordinator was restarted since then\n"));
+  EXPECT_THAT(FormatWhy("x", why, kNow),
+              HasSubstr("a/0 on a  lost   -       -      20    -       -       "
+                        "-        -        -         -       -     -       -   "
+                        "      x\n"));
+  const auto json = nlohmann::json::parse(FormatWhyJson("x", why, kNow));
+  EXPECT_TRUE(json["ended_at"].is_null());
+  EXPECT_TRUE(json["ranks"][0]["heard_at"].is_null());
+  EXPECT_EQ(json["ranks"][0]["restored"], true);
+  EXPECT_EQ(json["ranks"][0]["departure"], "x");
 }
 
 TEST(WhyTest, JsonHasTheSame) {

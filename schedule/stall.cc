@@ -16,10 +16,8 @@ namespace {
 constexpr size_t kMaxFindings = 20;
 constexpr size_t kMaxInError = 4;
 constexpr size_t kMaxShownGroups = 6;  // values that one sentence names
-// Heartbeats come about every second: a shorter silence has no meaning. Ranks
-// wait for each other for about as long in any job.
+// A missing ticket has no meaning for so long.
 constexpr absl::Duration kUsual = absl::Seconds(1);
-constexpr absl::Duration kWorthReporting = absl::Seconds(3);
 
 using Ranks = std::vector<int>;
 
@@ -43,6 +41,7 @@ class Search {
     NameSilent();
     StallReport report;
     report.stalled = overdue_ || idle;
+    report.since = since_;
     report.outliers.assign(outliers_.begin(), outliers_.end());
     if (findings_.empty()) findings_.push_back(Calm());
     if (findings_.size() > kMaxFindings) findings_.resize(kMaxFindings);
@@ -71,7 +70,10 @@ class Search {
       const bool late = waited >= input_.progress_timeout;
       if (!late && waited < kUsual) continue;
       if (late) overdue_ = true;
-      if (open_ == nullptr) open_ = round;
+      if (open_ == nullptr) {
+        open_ = round;
+        since_ = round->since;
+      }
       outliers_.insert(round->missing.begin(), round->missing.end());
       findings_.push_back(
           absl::StrCat("step ", round->step, " of stream \"", round->stream,
@@ -149,6 +151,7 @@ class Search {
                                        " collectives started, bucket ",
                                        Rank(live_[0]).bucket));
     }
+    since_ = last;
     for (int rank : outliers_) Explain(rank);
     return stalled;
   }
@@ -245,6 +248,7 @@ class Search {
   Ranks live_;
   const OpenRound* open_ = nullptr;  // the one that waits longest
   bool overdue_ = false;
+  absl::Time since_ = absl::InfiniteFuture();
   std::set<int> outliers_;
   std::vector<std::string> findings_;
 };

@@ -62,11 +62,18 @@ struct StallInput {
   absl::Duration progress_timeout;
 };
 
+// Heartbeats come about every second, and ranks wait for each other for about
+// as long in any job: what is shorter than this need not be reported.
+inline constexpr absl::Duration kWorthReporting = absl::Seconds(3);
+
 struct StallReport {
   // Nothing moves, and has not for progress_timeout.
   bool stalled = false;
   // The ranks to look at, ascending: also where it is not stalled (yet).
   std::vector<int> outliers;
+  // Since when these ranks are waited for or, if there are none, no rank has
+  // made progress; the infinite future: neither.
+  absl::Time since = absl::InfiniteFuture();
   // A sentence each, the most specific first; never empty, at most 20.
   std::vector<std::string> findings;
   // If stalled: ABORTED with the first findings, and ScheduleMismatch as its

@@ -19,8 +19,21 @@ Json TimeJson(absl::Time calendar) {
   return static_cast<double>(absl::ToUnixMicros(calendar)) / 1e6;
 }
 
-Json JobJson(const v1::JobDescription& job) {
-  int64_t step = 0;
+namespace {
+
+Json WaitJson(const v1::RankWait& wait, absl::Time since) {
+  Json ranks = Json::array();
+  for (const int rank : wait.ranks()) ranks.push_back(rank);
+  return {{"ranks", std::move(ranks)},
+          {"since_at", TimeJson(since)},
+          {"finding", wait.finding()}};
+}
+
+}  // namespace
+
+Json JobJson(const v1::JobDescription& job, absl::Time last_event,
+             absl::Time waits_since) {
+  int64_t step = job.step();
   for (const v1::MemberDescription& member : job.members()) {
     step = std::max(step, member.step());
   }
@@ -33,6 +46,9 @@ Json JobJson(const v1::JobDescription& job) {
           {"member_count", job.members_size()},
           {"step", step},
           {"last_event", job.last_event()},
+          {"last_event_at", TimeJson(last_event)},
+          {"wait", job.has_wait() ? WaitJson(job.wait(), waits_since) : Json()},
+          {"forming", job.forming()},
           {"plan", job.has_plan() ? PlanJson(job.plan()) : Json()}};
 }
 
@@ -46,6 +62,8 @@ Json MemberJson(const v1::MemberDescription& described, absl::Time received) {
           {"address", member.address()},
           {"incarnation", absl::StrFormat("%016x", member.incarnation())},
           {"state", described.state()},
+          {"departure", described.departure()},
+          {"restored", described.restored()},
           {"heard_at", TimeJson(received)},
           {"step", described.step()},
           {"micro_batches", described.micro_batches()},

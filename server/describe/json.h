@@ -28,10 +28,12 @@ using Json = nlohmann::json;
 // future: never.
 Json TimeJson(absl::Time calendar);
 
-// Without members and spares, but for how many members there are.
-Json JobJson(const v1::JobDescription& job);
 // Times are by the calendar: messages have ages instead, in milliseconds, which
 // are of the moment that they were sent in.
+
+// Without members and spares, but for how many members there are.
+Json JobJson(const v1::JobDescription& job, absl::Time last_event,
+             absl::Time waits_since);
 Json MemberJson(const v1::MemberDescription& member, absl::Time received);
 Json RoundJson(const v1::RoundRecord& round, absl::Time decided,
                absl::Duration tickets_took);

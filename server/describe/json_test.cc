@@ -31,10 +31,13 @@ TEST(DescribeJsonTest, AMember) {
   described.set_payload_bytes(8);
   described.set_wire_bytes(9);
   described.set_silent_ms(1500);
+  described.set_restored(true);
+  described.set_departure("its program ended");
   EXPECT_EQ(MemberJson(described, kThen), Json::parse(R"({
     "node": "b", "slot": 7, "rank": 1, "local_rank": 2, "host": "host-b",
     "address": "10.0.0.2", "incarnation": "00000000000000ab",
-    "state": "attached", "heard_at": 1700000000.5, "step": 3,
+    "state": "attached", "departure": "its program ended", "restored": true,
+    "heard_at": 1700000000.5, "step": 3,
     "micro_batches": 4, "collective_sequence": 5, "rounds": 6, "bucket": 7,
     "activity": "waits", "payload_bytes": 8, "wire_bytes": 9})"));
   EXPECT_TRUE(
@@ -52,12 +55,22 @@ TEST(DescribeJsonTest, AJobIsAsFarAsItsFirstMember) {
   job.set_last_event("rank 1 was lost");
   job.add_members()->set_step(10);
   job.add_members()->set_step(9);
-  EXPECT_EQ(JobJson(job), Json::parse(R"({
+  EXPECT_EQ(JobJson(job, kThen, absl::InfinitePast()), Json::parse(R"({
     "job": "mnist", "state": "running", "generation": 4, "attempt": 1,
     "world_size": 3, "min_world_size": 2, "member_count": 2, "step": 10,
-    "last_event": "rank 1 was lost", "plan": null})"));
+    "last_event": "rank 1 was lost", "last_event_at": 1700000000.5,
+    "wait": null, "forming": "", "plan": null})"));
   job.mutable_plan()->set_version(2);
-  EXPECT_EQ(JobJson(job)["plan"]["version"], 2);
+  job.set_step(11);
+  job.mutable_wait()->add_ranks(1);
+  job.mutable_wait()->set_finding("rank 1 has not announced it");
+  const Json later = JobJson(job, absl::InfinitePast(), kThen);
+  EXPECT_EQ(later["plan"]["version"], 2);
+  EXPECT_EQ(later["step"], 11) << "of members that are not known any more";
+  EXPECT_TRUE(later["last_event_at"].is_null());
+  EXPECT_EQ(later["wait"], Json::parse(R"({
+    "ranks": [1], "since_at": 1700000000.5,
+    "finding": "rank 1 has not announced it"})"));
 }
 
 TEST(DescribeJsonTest, ARound) {

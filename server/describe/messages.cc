@@ -1,5 +1,6 @@
 #include "server/describe/messages.h"
 
+#include <algorithm>
 #include <string>
 
 #include "schedule/schedule_wire.h"
@@ -20,6 +21,8 @@ v1::MemberDescription ToProto(const MemberDescription& member) {
   proto.set_rounds(member.progress.rounds);
   proto.set_bucket(member.progress.bucket);
   proto.set_activity(member.progress.activity);
+  proto.set_restored(member.restored);
+  proto.set_departure(member.departure);
   return proto;
 }
 
@@ -41,7 +44,23 @@ v1::JobDescription ToProto(const JobDescription& job) {
   }
   proto.set_attempt(job.attempt);
   proto.set_last_event(job.last_event);
+  proto.set_last_event_ms(AgeMs(job.last_event_at, job.last_event_age));
+  proto.set_step(job.step);
+  proto.set_forming(job.forming);
   return proto;
+}
+
+v1::RankWait ToProto(const RankWait& wait) {
+  v1::RankWait proto;
+  for (const int rank : wait.ranks) proto.add_ranks(rank);
+  proto.set_waited_ms(absl::ToInt64Milliseconds(wait.waited));
+  proto.set_finding(wait.finding);
+  return proto;
+}
+
+int64_t AgeMs(absl::Time at, absl::Duration age) {
+  if (at == absl::InfinitePast()) return 0;
+  return std::max<int64_t>(absl::ToInt64Milliseconds(age), 1);
 }
 
 v1::RoundRecord ToProto(const RoundReport& round, absl::Time at) {

@@ -1,6 +1,8 @@
 #ifndef COXSWAIN_SERVER_DESCRIBE_MESSAGES_H_
 #define COXSWAIN_SERVER_DESCRIBE_MESSAGES_H_
 
+#include <cstdint>
+
 #include "absl/time/time.h"
 #include "proto/journal.pb.h"
 #include "proto/rendezvous.pb.h"
@@ -16,6 +18,9 @@ namespace coxswain::server {
 
 v1::MemberDescription ToProto(const MemberDescription& member);
 v1::JobDescription ToProto(const JobDescription& job);
+v1::RankWait ToProto(const RankWait& wait);
+// Returns the age of a moment: above 0, or 0 for the infinite past.
+int64_t AgeMs(absl::Time at, absl::Duration age);
 // `at`: when the report was made, by the clock of the decision.
 v1::RoundRecord ToProto(const RoundReport& round, absl::Time at);
 v1::JournalEvent ToProto(const JournalEvent& event);

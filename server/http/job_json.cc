@@ -1,5 +1,6 @@
 // One job: its members, plan, report, checkpoints and bytes.
 
+#include <optional>
 #include <set>
 
 #include "base/status_macros.h"
@@ -60,7 +61,7 @@ void AddPlans(const CoordinatorView& view, const JobDescription& job,
 Json ReportJson(const WhyReport& why, bool ended, absl::Duration calendar,
                 Marks* marks) {
   const ScheduleReport& schedule = why.schedule;
-  if (schedule.ranks.empty()) return Json();
+  if (schedule.ranks.empty() && schedule.findings.empty()) return Json();
   Json odd = Json::array();
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
     if (!schedule.ranks[rank].outlier) continue;
@@ -159,7 +160,12 @@ absl::StatusOr<Json> JobJson(const CoordinatorView& view,
   const std::vector<int> stragglers = PersistentStragglers(steps);
   Marks marks;
   marks.stragglers.insert(stragglers.begin(), stragglers.end());
-  Json json = JobJson(ToProto(job));
+  v1::JobDescription described = ToProto(job);
+  const std::optional<RankWait> wait = view.schedule->WaitOf(job);
+  if (wait.has_value()) *described.mutable_wait() = ToProto(*wait);
+  Json json =
+      JobJson(described, job.last_event_at + calendar,
+              wait.has_value() ? wait->since + calendar : absl::InfinitePast());
   const double pace = StepsPerSecond(steps);
   json["steps_per_second"] = pace > 0 ? Json(pace) : Json();
   const auto why = view.schedule->Why(name);

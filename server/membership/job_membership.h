@@ -50,6 +50,8 @@ class JobMembership {
     MembershipOptions options;
     std::string cluster_id;
     Term term;
+    // Takes the clock of all inputs to the calendar.
+    absl::Duration calendar;
     // Returns a number that no generation has had.
     std::function<Generation()> next_generation;
     // Returns the secret of a new generation.
@@ -264,6 +266,8 @@ class JobMembership {
   void EndGeneration(const absl::Status& status, const MemberRecord* lost,
                      absl::Time now, JobEffects* effects);
   void ExpectSurvivors(absl::Time now);
+  // Why the last generation or the last round has ended.
+  void NoteLastEvent(absl::string_view event, absl::Time now);
   static void CloseStream(const absl::Status& status, MemberRecord* record,
                           JobEffects* effects);
 

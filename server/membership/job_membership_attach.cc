@@ -66,6 +66,7 @@ void JobMembership::NoteProgress(int rank, const Progress& progress,
   MemberRecord& record = job_.run.members[rank];
   if (!record.progress.SameWork(progress)) record.progressed = now;
   record.progress = progress;
+  record.restored = false;
   record.progress.activity =
       OneLine(Shorten(progress.activity, kMaxActivityBytes));
   record.liveness.last_sign = now;

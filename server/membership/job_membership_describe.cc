@@ -21,6 +21,11 @@ MemberDescription DescribeMember(const MemberRecord& record, absl::Time now) {
   description.progressed =
       record.progressed.value_or(record.liveness.last_sign);
   description.idle = now - description.progressed;
+  description.departure = record.departure;
+  description.restored = record.restored;
+  if (record.restored) {
+    description.last_contact = description.progressed = absl::InfinitePast();
+  }
   return description;
 }
 
@@ -63,6 +68,7 @@ JobSummary JobMembership::Summarise(absl::Time now) const {
   summary.hook = job_.run.plan.hook;
   summary.last_event = job_.last_event;
   summary.waiting = job_.waiting.size();
+  summary.step = job_.run.last_step;
   for (const MemberRecord& record : job_.run.members) {
     Count(record, now, &summary);
   }
@@ -79,6 +85,9 @@ JobDescription JobMembership::Describe(absl::Time now) const {
   description.plan = job_.run.plan;
   description.last_event = job_.last_event;
   description.attempt = job_.attempt;
+  description.step = job_.run.last_step;
+  description.last_event_at = job_.last_event_at;
+  description.last_event_age = now - job_.last_event_at;
   std::vector<MemberDescription> waiting;
   for (const auto& entry : job_.waiting.waiters()) {
     MemberDescription member;
@@ -89,17 +98,20 @@ JobDescription JobMembership::Describe(absl::Time now) const {
   }
   if (job_.state == JobState::kForming) {
     description.members = std::move(waiting);
+    description.forming =
+        DescribeRound(now, job_.waiting.State(), CurrentRoundOptions(),
+                      job_.waiting.Awaited());
     // Both reasons: why the job stopped, and why it does not go on.
     if (!job_.last_event.empty()) {
-      absl::StrAppend(
-          &description.last_event, "; ",
-          DescribeRound(now, job_.waiting.State(), CurrentRoundOptions(),
-                        job_.waiting.Awaited()));
+      absl::StrAppend(&description.last_event, "; ", description.forming);
     }
     return description;
   }
   description.spares = std::move(waiting);
   description.members = Members(now);
+  for (const MemberDescription& member : description.members) {
+    description.step = std::max(description.step, member.progress.step);
+  }
   return description;
 }
 

@@ -97,7 +97,10 @@ void JobMembership::EndGeneration(const absl::Status& status,
                                   const MemberRecord* lost, absl::Time now,
                                   JobEffects* effects) {
   job_.ended_at = now;
-  job_.last_event = std::string(status.message());
+  NoteLastEvent(status.message(), now);
+  for (const MemberRecord& record : job_.run.members) {
+    job_.run.last_step = std::max(job_.run.last_step, record.progress.step);
+  }
   if (!job_.run.finished && IsDone(job_.run)) Finish(&job_.run);
   if (job_.run.finished && lost != nullptr) {
     absl::StrAppend(&job_.last_event,
@@ -148,6 +151,12 @@ void JobMembership::EndGeneration(const absl::Status& status,
     job_.withdrawn.clear();
     job_.waiting.Begin(now, job_.survivors_until);
   }
+}
+
+void JobMembership::NoteLastEvent(absl::string_view event, absl::Time now) {
+  job_.last_event = std::string(event);
+  job_.last_event_at = now;
+  job_.last_event_date = now + coordinator_->calendar;
 }
 
 void JobMembership::ExpectSurvivors(absl::Time now) {

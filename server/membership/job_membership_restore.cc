@@ -1,6 +1,7 @@
 // The part of JobMembership that is kept in the state store, and taken up again
 // after a restart.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,6 +37,7 @@ std::vector<MemberRecord> RecordsOf(const LoadedJob& loaded, absl::Time now) {
     record.liveness.state = MemberState::kDetached;
     record.liveness.last_sign = now;
     record.liveness.detached_at = now;
+    record.restored = true;
   }
   for (const auto& [rank, departure] : loaded.departures) {
     MemberRecord& record = records[rank];
@@ -44,6 +46,7 @@ std::vector<MemberRecord> RecordsOf(const LoadedJob& loaded, absl::Time now) {
     record.departure = departure.reason;
     record.progress.error_norm = departure.error_norm;
     record.progress.error_step = departure.error_step;
+    record.progress.step = departure.step;
   }
   return records;
 }
@@ -61,6 +64,10 @@ void JobMembership::Restore(LoadedJob loaded,
                             absl::Time now) {
   job_.state = loaded.job.running ? JobState::kRunning : JobState::kEnded;
   job_.last_event = loaded.job.last_event;
+  job_.last_event_date = loaded.job.last_event_date;
+  // The calendar of the machine that wrote it may have been ahead.
+  job_.last_event_at =
+      std::min(job_.last_event_date - coordinator_->calendar, now);
   job_.ended_at = now;
   job_.attempt = loaded.job.attempt;
   job_.starts_anew = loaded.job.starts_anew;
@@ -77,6 +84,7 @@ void JobMembership::Restore(LoadedJob loaded,
   run.resumed = true;
   run.finished = run.ended_well = loaded.job.finished;
   run.places = std::move(loaded.job.places);
+  run.last_step = loaded.job.step;
   run.regroups = loaded.job.regroups;
   job_.world_size = job_.min_world_size = loaded.job.world_size;
   if (plan.has_value()) run.plan = *std::move(plan);
@@ -87,9 +95,10 @@ void JobMembership::Restore(LoadedJob loaded,
     job_.starts_anew = true;
     if (loaded.damage.ok()) return;
     // Written by FinishResume(), with what else has ended.
-    job_.last_event = absl::StrCat(loaded.damage.message(),
-                                   " and is in quarantine; the generation has "
-                                   "ended");
+    NoteLastEvent(absl::StrCat(loaded.damage.message(),
+                               " and is in quarantine; the generation has "
+                               "ended"),
+                  now);
     job_.unsaved = true;
     LogError("generation_lost", {{"job", job_.name},
                                  {"generation", run.generation.value()},

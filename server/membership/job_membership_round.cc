@@ -215,7 +215,7 @@ void JobMembership::ExpireWaiters(absl::string_view reason, absl::Time now,
     if (now < job_.waiting.DeadlineOf(*job_.waiting.Find(identity))) continue;
     Answer(identity, status, now, effects);
   }
-  job_.last_event = text;
+  NoteLastEvent(text, now);
   LogWarning("join_expired", {{"job", job_.name}, {"reason", text}});
   NoteSizes(&job_);
   if (!job_.waiting.empty()) return;
@@ -236,7 +236,7 @@ void JobMembership::EndRound(const absl::Status& status, absl::Time now,
   job_.withdrawn.clear();
   job_.state = JobState::kEnded;
   job_.ended_at = now;
-  job_.last_event = std::string(status.message());
+  NoteLastEvent(status.message(), now);
 }
 
 void JobMembership::LookAtGrowth(absl::Time now, JobEffects* effects) {

@@ -164,7 +164,7 @@ void JobMembership::TakeNow(const job_input::Withdraw& withdraw, absl::Time now,
   }
   job_.state = JobState::kEnded;
   job_.ended_at = now;
-  job_.last_event = "the last waiting worker has withdrawn";
+  NoteLastEvent("the last waiting worker has withdrawn", now);
 }
 
 }  // namespace coxswain::server

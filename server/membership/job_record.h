@@ -47,10 +47,11 @@ struct RunRecord {
   std::shared_ptr<const std::vector<LostMember>> lost;
   int lost_count = 0;
   absl::Time began;
-  bool resumed = false;               // from an earlier term
-  std::optional<GenerationEnd> end;   // in this term, and not well
-  bool ended_well = false;            // all members left cleanly
-  bool finished = false;              // and their work was done
+  bool resumed = false;              // from an earlier term
+  std::optional<GenerationEnd> end;  // in this term, and not well
+  bool ended_well = false;           // all members left cleanly
+  bool finished = false;             // and their work was done
+  int64_t last_step = 0;  // the highest of a member, once it has ended
   std::vector<FinishedPlace> places;  // with `finished`
   bool regroups = false;              // its members were asked to regroup
   bool wants_growth = false;          // spares are to be taken in, now
@@ -66,6 +67,10 @@ struct JobRecord {
   std::string name;
   JobState state = JobState::kEnded;
   std::string last_event;
+  // When that was; the infinite past: not known. Also by the calendar, which is
+  // kept.
+  absl::Time last_event_at = absl::InfinitePast();
+  absl::Time last_event_date = absl::InfinitePast();
   absl::Time ended_at;
   int64_t attempt = 0;  // the highest that is known
   RunRecord run;        // the last generation

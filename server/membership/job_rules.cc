@@ -182,7 +182,9 @@ KeptJob KeptOf(const JobRecord& job, const RunRecord& run, bool running) {
   // One that runs has begun anew.
   kept.starts_anew = job.starts_anew && !running;
   kept.attempt = job.attempt;
+  kept.step = run.last_step;
   kept.last_event = job.last_event;
+  kept.last_event_date = job.last_event_date;
   kept.reason = run.reason;
   kept.manifest = run.manifest_at;
   kept.manifest_holder = run.manifest_holder;
@@ -200,6 +202,7 @@ Departure DepartureOf(const MemberRecord& record) {
   departure.reason = record.departure;
   departure.error_norm = record.progress.error_norm;
   departure.error_step = record.progress.error_step;
+  departure.step = record.progress.step;
   return departure;
 }
 

@@ -23,6 +23,9 @@ struct MemberRecord {
   Progress progress;
   // When it changed; at first, when the worker attached.
   std::optional<absl::Time> progressed;
+  // An earlier coordinator has left it, and no heartbeat came since: of its
+  // progress only what was kept of its departure is known.
+  bool restored = false;
   uint64_t attachment = 0;  // 0: none
   EventSink sink;
   // How it ended, once it has left or is lost.

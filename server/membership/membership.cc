@@ -140,6 +140,8 @@ void Membership::Tick() {
                  {{"for", absl::FormatDuration(now - last_tick_)}});
     }
     last_tick_ = now;
+    // It is set, and the other one stands still while the machine is suspended.
+    coordinator_.calendar = deps_.clock->WallTime() - now;
     for (auto& entry : jobs_) {
       JobEffects effects;
       entry.second.machine.Tick(paused, now, &effects);

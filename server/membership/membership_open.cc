@@ -78,6 +78,7 @@ absl::Status Membership::BeginTerm(Generation used) {
   coordinator_.term = Term(term);
   next_generation_ = cluster.next_generation;
   last_tick_ = deps_.clock->Now();
+  coordinator_.calendar = deps_.clock->WallTime() - last_tick_;
   RestoreLocked(std::move(loaded.jobs), quarantined);
   garbage_.insert(garbage_.end(), stale.begin(), stale.end());
   return absl::OkStatus();

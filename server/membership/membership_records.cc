@@ -102,7 +102,11 @@ KeptJob Decode(const std::string& name, const state::v1::Job& proto) {
   job.regroups = proto.regroups();
   job.unreadable = proto.unreadable();
   job.attempt = proto.attempt();
+  job.step = proto.step();
   job.last_event = proto.last_event();
+  if (proto.last_event_unix_ms() > 0) {
+    job.last_event_date = absl::FromUnixMillis(proto.last_event_unix_ms());
+  }
   job.reason = proto.reason();
   job.manifest = Generation(proto.manifest());
   job.manifest_holder = FromProto(proto.manifest_holder());
@@ -168,6 +172,7 @@ bool AddDeparture(absl::string_view key, const std::string& value,
   departure.reason = proto.reason();
   departure.error_norm = proto.error_norm();
   departure.error_step = proto.error_step();
+  departure.step = proto.step();
   return rank >= 0 && rank < loaded->job.world_size;
 }
 
@@ -271,7 +276,11 @@ void PutJob(const KeptJob& job, StateBatch* batch) {
   proto.set_regroups(job.regroups);
   proto.set_unreadable(job.unreadable);
   proto.set_attempt(job.attempt);
+  proto.set_step(job.step);
   proto.set_last_event(job.last_event);
+  if (job.last_event_date > absl::UnixEpoch()) {
+    proto.set_last_event_unix_ms(absl::ToUnixMillis(job.last_event_date));
+  }
   proto.set_reason(job.reason);
   proto.set_manifest(job.manifest.value());
   *proto.mutable_manifest_holder() = ToProto(job.manifest_holder);
@@ -305,6 +314,7 @@ void PutDeparture(Generation generation, int rank, const Departure& departure,
   proto.set_reason(departure.reason);
   proto.set_error_norm(departure.error_norm);
   proto.set_error_step(departure.error_step);
+  proto.set_step(departure.step);
   batch->Put(MembersTable(generation), NumberedKey(kGonePrefix, rank),
              SerializeRecord(proto));
 }

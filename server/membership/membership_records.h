@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/ids.h"
 #include "server/membership/member.h"
 #include "server/state/quarantine.h"
@@ -41,6 +42,7 @@ struct Departure {
   std::string reason;
   double error_norm = 0;
   int64_t error_step = 0;
+  int64_t step = 0;  // the last that it had reported
 };
 
 // The generation before one, for its members.
@@ -70,7 +72,9 @@ struct KeptJob {
   bool regroups = false;     // its members were asked to regroup
   bool unreadable = false;   // neither members nor manifest are stored
   int64_t attempt = 0;
+  int64_t step = 0;  // the highest of a member, once it has ended
   std::string last_event;
+  absl::Time last_event_date = absl::InfinitePast();  // by the calendar
   std::string reason;
   Generation manifest;
   WorkerIdentity manifest_holder;

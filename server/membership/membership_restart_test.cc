@@ -208,6 +208,87 @@ TEST_F(RestartTest, SurvivorsOfAnEndedGenerationAreStillExpected) {
   EXPECT_EQ(spare->joined().lost->front().error_step, 3);
 }
 
+TEST_F(RestartTest, WhatAnEndedGenerationWasIsStillShown) {
+  const auto team = RunElastic(2, 3, 3);
+  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, MakeProgress(20, 1)));
+  ASSERT_OK(membership_->Heartbeat(team[1]->attachment, MakeProgress(21, 1)));
+  ASSERT_OK(membership_->Heartbeat(team[2]->attachment, MakeProgress(22, 1)));
+  ASSERT_OK(Leave(team[2], false, "drained"));
+  membership_->ReportExit(team[0]->exit(9));
+  const JobDescription before = Description();
+  clock_.Advance(absl::Hours(1));
+  Restart();
+
+  const JobDescription job = Description();
+  EXPECT_EQ(job.state, JobState::kEnded);
+  EXPECT_EQ(job.last_event, before.last_event);
+  EXPECT_EQ(job.last_event_at, before.last_event_at);
+  EXPECT_EQ(job.last_event_age, absl::Hours(1));
+  EXPECT_EQ(job.step, 22);
+  ASSERT_THAT(job.members, SizeIs(3));
+  EXPECT_EQ(job.members[0].state, MemberState::kLost);
+  EXPECT_EQ(job.members[0].progress.step, 20);
+  EXPECT_THAT(job.members[0].departure, HasSubstr("killed by signal 9"));
+  EXPECT_EQ(job.members[1].state, MemberState::kDetached);
+  EXPECT_EQ(job.members[1].progress.step, 0) << "it was not kept";
+  EXPECT_EQ(job.members[2].state, MemberState::kLeft);
+  EXPECT_EQ(job.members[2].progress.step, 22);
+  EXPECT_EQ(job.members[2].departure, "drained");
+  for (const MemberDescription& member : job.members) {
+    EXPECT_TRUE(member.restored);
+    EXPECT_EQ(member.last_contact, absl::InfinitePast());
+  }
+}
+
+TEST_F(RestartTest, OfAFinishedJobItsLastStepStays) {
+  const auto team = Run(1);
+  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, MakeProgress(20, 1)));
+  ASSERT_OK(Leave(team[0], false));
+  EXPECT_EQ(Description().step, 20);
+  Restart();
+  EXPECT_THAT(Description().members, IsEmpty());
+  EXPECT_EQ(Description().step, 20);
+  launcher_ = 8;
+  Run(1);
+  EXPECT_EQ(Description().step, 0) << "of another generation";
+}
+
+TEST_F(RestartTest, AMemberThatComesBackIsKnownAgain) {
+  const auto team = Run(1);
+  EXPECT_FALSE(Description().members[0].restored);
+  Restart();
+  EXPECT_TRUE(Description().members[0].restored);
+  Attach(team[0]);
+  EXPECT_TRUE(Description().members[0].restored) << "not where it is";
+  ASSERT_OK(membership_->Heartbeat(team[0]->attachment, MakeProgress(20, 1)));
+  EXPECT_FALSE(Description().members[0].restored);
+}
+
+// As a coordinator of before has left it.
+TEST_F(RestartTest, WhenARecordWithoutATimeEndedIsNotKnown) {
+  const auto team = Run(1);
+  ASSERT_OK(Leave(team[0], false));
+  state::v1::Job job;
+  ASSERT_TRUE(job.ParseFromString(store_.Get("jobs", "job").value_or("")));
+  EXPECT_GT(job.last_event_unix_ms(), 0);
+  job.clear_last_event_unix_ms();
+  ASSERT_OK(store_.Put("jobs", "job", job.SerializeAsString()));
+  Restart();
+  EXPECT_THAT(Description().last_event, HasSubstr("has left cleanly"));
+  EXPECT_EQ(Description().last_event_at, absl::InfinitePast());
+}
+
+TEST_F(RestartTest, AnEndThatLiesAheadByThisMachinesCalendarIsNow) {
+  const auto team = Run(1);
+  ASSERT_OK(Leave(team[0], false));
+  state::v1::Job job;
+  ASSERT_TRUE(job.ParseFromString(store_.Get("jobs", "job").value_or("")));
+  job.set_last_event_unix_ms(job.last_event_unix_ms() + 60'000);
+  ASSERT_OK(store_.Put("jobs", "job", job.SerializeAsString()));
+  Restart();
+  EXPECT_EQ(Description().last_event_age, absl::ZeroDuration());
+}
+
 TEST_F(RestartTest, AJobThatWasLeftByAllHasEnded) {
   auto team = RunElastic(1, 2, 2);
   ASSERT_OK(Leave(team[0], true));

@@ -124,6 +124,10 @@ struct MemberDescription {
   absl::Duration idle;      // since its progress changed
   absl::Time last_contact;  // the last sign of life; of a waiter: never
   absl::Time progressed;    // its progress changed
+  // No heartbeat came from it since this coordinator began: the step is that of
+  // its departure (0: not known), and the last contact the infinite past.
+  bool restored = false;
+  std::string departure;  // how it has left or was lost
 };
 
 enum class JobState { kForming, kRunning, kEnded };
@@ -140,6 +144,11 @@ struct JobDescription {
   int min_world_size = 0;
   std::vector<MemberDescription> spares;
   int64_t attempt = 0;
+  int64_t step = 0;  // the highest that a member reported
+  // When last_event was, and since then; the infinite past: not known.
+  absl::Time last_event_at = absl::InfinitePast();
+  absl::Duration last_event_age;
+  std::string forming;  // while it is: what the next generation waits for
 };
 
 // A job without its members: cheap, for frequent requests.

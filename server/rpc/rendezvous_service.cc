@@ -311,6 +311,10 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
   for (const JobDescription& job : *jobs) {
     v1::JobDescription* const described = answer.add_jobs();
     *described = coxswain::server::ToProto(job);
+    const std::optional<RankWait> wait = schedule_->WaitOf(job);
+    if (wait.has_value()) {
+      *described->mutable_wait() = coxswain::server::ToProto(*wait);
+    }
     if (request->steps() <= 0 || witness_.telemetry == nullptr) continue;
     AddSteps(*witness_.telemetry, request->steps(), described);
   }

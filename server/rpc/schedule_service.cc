@@ -26,6 +26,8 @@ void Fill(const RankReport& rank, absl::Time at, v1::RankProgress* proto) {
     proto->set_window(rank.window);
     proto->set_decided(rank.ticket->decided);
     proto->set_ticket_age_ms(absl::ToInt64Milliseconds(at - rank.ticket->at));
+  } else if (rank.member.restored) {
+    proto->set_step(progress.step);
   }
   proto->set_collective_sequence(progress.collective_sequence);
   proto->set_bucket(progress.bucket);
@@ -33,6 +35,8 @@ void Fill(const RankReport& rank, absl::Time at, v1::RankProgress* proto) {
   proto->set_idle_ms(absl::ToInt64Milliseconds(rank.idle));
   proto->set_silent_ms(absl::ToInt64Milliseconds(rank.member.silence));
   proto->set_activity(progress.activity);
+  proto->set_restored(rank.member.restored);
+  proto->set_departure(rank.member.departure);
 }
 
 v1::WhyResponse ToProto(const WhyReport& why) {
@@ -40,7 +44,11 @@ v1::WhyResponse ToProto(const WhyReport& why) {
   proto.set_state(why.state);
   proto.set_generation(why.generation.value());
   proto.set_last_event(why.last_event);
-  proto.set_ended_ms(absl::ToInt64Milliseconds(why.ended));
+  proto.set_last_event_ms(AgeMs(why.last_event_at, why.last_event_age));
+  proto.set_forming(why.forming);
+  if (why.ended > absl::ZeroDuration()) {
+    proto.set_ended_ms(AgeMs(why.schedule.at, why.ended));
+  }
   const ScheduleReport& schedule = why.schedule;
   for (const std::string& finding : schedule.findings) {
     proto.add_findings(finding);

@@ -120,6 +120,9 @@ class JobSchedule {
   const std::string& checkpoint_wanted() const { return checkpoint_; }
   ScheduleReport Report(const std::vector<MemberDescription>& members,
                         absl::Time now) const;
+  // Returns nothing where no rank is waited for, or not for long.
+  std::optional<RankWait> WaitOf(const std::vector<MemberDescription>& members,
+                                 absl::Time now) const;
 
   // Returns the last contact of each rank; see Membership::NoteSigns. Empty if
   // there was none since the last call.

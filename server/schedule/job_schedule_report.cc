@@ -1,5 +1,6 @@
 // What a schedule reports: to the search for stalls, and for display.
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -115,7 +116,7 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
                   [](const RankReport& rank) { return rank.outlier; });
   // For a job that has ended, findings without an outlier are left out.
   if (!outliers) report.findings.clear();
-  if (failure_.ok()) {
+  if (failure_.ok() || report.findings.empty()) {
     report.findings.insert(report.findings.begin(),
                            std::string(reason.message()));
   }
@@ -125,6 +126,16 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
   streams_.clear();
   history_ = {};
   changes_ = {};
+}
+
+std::optional<RankWait> JobSchedule::WaitOf(
+    const std::vector<MemberDescription>& members, absl::Time now) const {
+  if (over()) return std::nullopt;
+  const schedule::StallReport stall =
+      schedule::FindStall(now, InputOf(members, now));
+  const absl::Duration waited = now - stall.since;
+  if (waited < schedule::kWorthReporting) return std::nullopt;
+  return RankWait{stall.outliers, stall.since, waited, stall.findings.front()};
 }
 
 ScheduleReport JobSchedule::Report(

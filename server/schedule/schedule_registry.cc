@@ -412,14 +412,63 @@ absl::StatusOr<WhyReport> ScheduleRegistry::Why(absl::string_view job) const {
   report.state = std::string(ToString(description.state));
   report.generation = description.generation;
   report.last_event = description.last_event;
+  report.last_event_at = description.last_event_at;
+  report.last_event_age = description.last_event_age;
+  report.forming = description.forming;
   const RunPtr run = Find(job, description.generation);
-  if (run == nullptr) return report;
+  if (run == nullptr) {
+    report.schedule = ReportWithout(description);
+    if (description.last_event_at > absl::InfinitePast()) {
+      report.ended = description.last_event_age;
+    }
+    return report;
+  }
   const std::vector<MemberDescription> members = MembersOf(*run);
   MutexLock lock(&run->mutex);
   const absl::Time now = deps_.clock->Now();
   report.schedule = run->schedule->Report(members, now);
   report.ended = now - report.schedule.at;
   return report;
+}
+
+ScheduleReport ScheduleRegistry::ReportWithout(
+    const JobDescription& job) const {
+  ScheduleReport report;
+  report.at = job.last_event_at;
+  if (!job.last_event.empty()) report.findings.push_back(job.last_event);
+  if (job.generation == Generation(0)) {
+    if (!job.forming.empty() && job.last_event.empty()) {
+      report.findings.push_back(absl::StrCat(
+          "no generation of the job has begun yet: ", job.forming));
+    }
+    return report;
+  }
+  const auto members = deps_.membership->MembersOf(job.job, job.generation);
+  bool restored = !members.ok() || members->empty();
+  if (members.ok()) {
+    for (const MemberDescription& member : *members) {
+      restored = restored || member.restored;
+      RankReport rank;
+      rank.member = member;
+      rank.idle = member.idle;
+      report.ranks.push_back(std::move(rank));
+    }
+  }
+  report.findings.push_back(
+      restored ? "the coordinator was restarted since then: where the ranks "
+                 "were in their schedule is not known any more"
+               : "where the ranks were in their schedule is not known any "
+                 "more: that is kept of the newest jobs only");
+  return report;
+}
+
+std::optional<RankWait> ScheduleRegistry::WaitOf(
+    const JobDescription& job) const {
+  if (job.state != JobState::kRunning) return std::nullopt;
+  const RunPtr run = Find(job.job, job.generation);
+  if (run == nullptr) return std::nullopt;
+  MutexLock lock(&run->mutex);
+  return run->schedule->WaitOf(job.members, deps_.clock->Now());
 }
 
 void ScheduleRegistry::EvictLocked() {

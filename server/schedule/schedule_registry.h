@@ -36,9 +36,13 @@ struct WhyReport {
   std::string state;  // of the job, as membership calls it
   Generation generation;
   std::string last_event;
-  // Of that generation; empty if none has begun.
+  absl::Time last_event_at;  // the infinite past: not known
+  absl::Duration last_event_age;
+  std::string forming;  // what the next generation waits for
+  // Of that generation. Where this coordinator has not seen it: why it ended,
+  // and what is known of its members.
   ScheduleReport schedule;
-  absl::Duration ended;  // since it ended; 0: it goes on
+  absl::Duration ended;  // since it ended; 0: it goes on, or it is not known
 };
 
 // Enforces every job's plan: passes tickets and votes to the schedule of their
@@ -128,6 +132,9 @@ class ScheduleRegistry : public GenerationObserver {
 
   // NOT_FOUND: no such job.
   absl::StatusOr<WhyReport> Why(absl::string_view job) const;
+  // Returns what the ranks of a job wait for, as membership has described it;
+  // nothing where that is usual.
+  std::optional<RankWait> WaitOf(const JobDescription& job) const;
 
   void OnGenerationBegan(const GenerationBegin& begin) override;
   absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
@@ -199,6 +206,8 @@ class ScheduleRegistry : public GenerationObserver {
   std::string NameOf(const std::string& job, Generation generation,
                      int rank) const;
   std::vector<MemberDescription> MembersOf(const Run& run) const;
+  // The report of a job whose last generation has no schedule here.
+  ScheduleReport ReportWithout(const JobDescription& job) const;
 
   // Calls `act`, and then does what it asks for.
   using Action =

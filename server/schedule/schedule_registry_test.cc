@@ -605,6 +605,76 @@ TEST_F(ScheduleRegistryTest, WhyOfALossNamesIt) {
   EXPECT_THAT(why.schedule.findings[0], HasSubstr("out of memory"));
 }
 
+TEST_F(ScheduleRegistryTest, WhyOfAnEndBeforeTheRestartNamesIt) {
+  const Team team = Run(2);
+  Announce(team, 0);
+  Beat(*team[1], 7, 1);
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "out of memory", true));
+  clock_.Advance(absl::Seconds(60));
+  Restart();
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, schedule_->Why("job"));
+  EXPECT_EQ(why.state, "ended");
+  EXPECT_EQ(why.ended, absl::Seconds(60));
+  EXPECT_EQ(why.last_event_age, absl::Seconds(60));
+  ASSERT_THAT(why.schedule.findings, SizeIs(2));
+  EXPECT_EQ(why.schedule.findings[0], why.last_event);
+  EXPECT_THAT(why.schedule.findings[0], HasSubstr("out of memory"));
+  EXPECT_THAT(why.schedule.findings[1], HasSubstr("was restarted since then"));
+  ASSERT_THAT(why.schedule.ranks, SizeIs(2));
+  EXPECT_TRUE(why.schedule.ranks[1].member.restored);
+  EXPECT_EQ(why.schedule.ranks[1].member.state, MemberState::kLost);
+  EXPECT_EQ(why.schedule.ranks[1].member.progress.step, 7);
+}
+
+// A failure is a finding, whether it names ranks or not.
+TEST_F(ScheduleRegistryTest, EveryEndHasAFinding) {
+  Team team = Run(2);
+  membership_->AbortGeneration("job", team[0]->joined->generation,
+                               absl::AbortedError("names none"));
+  EXPECT_THAT(schedule_->Why("job")->schedule.findings,
+              ElementsAre("names none"));
+  team = Run(2);
+  Fence fence = team[0]->fence();
+  ASSERT_OK(membership_->Leave(fence, "done", false));
+  ASSERT_OK(membership_->Leave(team[1]->fence(), "done", false));
+  EXPECT_THAT(schedule_->Why("job")->schedule.findings,
+              ElementsAre(HasSubstr("have left cleanly")));
+}
+
+TEST_F(ScheduleRegistryTest, WhyOfAJobThatFormsHasWhatItWaitsFor) {
+  Join(2, 0, {}, "job");
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, schedule_->Why("job"));
+  EXPECT_EQ(why.state, "forming");
+  EXPECT_THAT(why.forming, HasSubstr("1 of 2"));
+  EXPECT_THAT(why.schedule.findings,
+              ElementsAre(AllOf(HasSubstr("no generation of the job has begun"),
+                                HasSubstr(why.forming))));
+}
+
+TEST_F(ScheduleRegistryTest, ARankThatOthersWaitForForLongIsNamed) {
+  const Team team = Run(3);
+  EXPECT_FALSE(schedule_->WaitOf(Description()).has_value());
+  Announce(team, 0);
+  Announce({team[0], team[2]}, 1);
+  const absl::Time since = clock_.Now();
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_FALSE(schedule_->WaitOf(Description()).has_value()) << "that is usual";
+  clock_.Advance(absl::Seconds(3));
+  const auto wait = schedule_->WaitOf(Description());
+  ASSERT_TRUE(wait.has_value());
+  EXPECT_THAT(wait->ranks, ElementsAre(1));
+  EXPECT_EQ(wait->since, since);
+  EXPECT_EQ(wait->waited, absl::Seconds(5));
+  EXPECT_THAT(wait->finding, HasSubstr("rank 1 has not announced it"));
+  Announce({team[1]}, 1);
+  EXPECT_FALSE(schedule_->WaitOf(Description()).has_value());
+  Announce({team[0]}, 2);
+  clock_.Advance(absl::Seconds(5));
+  EXPECT_TRUE(schedule_->WaitOf(Description()).has_value());
+  ASSERT_OK(membership_->Leave(team[2]->fence(), "broken", true));
+  EXPECT_FALSE(schedule_->WaitOf(Description()).has_value());
+}
+
 TEST_F(ScheduleRegistryTest, TheOldestEndedJobIsRemoved) {
   ScheduleLimits limits;
   limits.max_jobs = 2;

@@ -36,8 +36,17 @@ struct RankReport {
   absl::Duration idle;  // since a heartbeat or a ticket showed progress
 };
 
+// What a generation that runs waits for.
+struct RankWait {
+  std::vector<int> ranks;  // that hold it up; empty: all are at the same point
+  absl::Time since;
+  absl::Duration waited;
+  std::string finding;
+};
+
 struct ScheduleReport {
-  absl::Time at;                      // now, or when the generation ended
+  // Now, or when the generation ended; the infinite past: not known.
+  absl::Time at;
   std::vector<std::string> findings;  // the most specific first
   std::vector<RankReport> ranks;      // by rank
   std::vector<RoundReport> history;   // the newest first

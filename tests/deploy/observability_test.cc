@@ -382,8 +382,8 @@ class SameJsonTest : public ObservabilityTest {
                 "name", "collectives"},
                "job");
     ExpectSame(Why(), job["report"],
-               {"now", "job", "state", "generation", "last_event", "ranks",
-                "age_ms", "tickets_ms"},
+               {"now", "job", "state", "generation", "last_event",
+                "last_event_at", "forming", "ranks", "age_ms", "tickets_ms"},
                {"at", "rounds"}, "report");
     const json plans = Plans();
     ExpectSame(plans["plan"], job["plan"], {}, {}, "plan");
