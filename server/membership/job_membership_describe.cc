@@ -4,12 +4,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/peer_text.h"
 #include "server/membership/job_membership.h"
 #include "server/membership/round.h"
 
 namespace coxswain::server {
 
 namespace {
+
+// Of how each member has ended: descriptions have that of all members.
+constexpr size_t kMaxDepartureBytes = 128;
 
 MemberDescription DescribeMember(const MemberRecord& record, absl::Time now) {
   MemberDescription description;
@@ -21,7 +25,7 @@ MemberDescription DescribeMember(const MemberRecord& record, absl::Time now) {
   description.progressed =
       record.progressed.value_or(record.liveness.last_sign);
   description.idle = now - description.progressed;
-  description.departure = record.departure;
+  description.departure = Shorten(record.departure, kMaxDepartureBytes);
   description.restored = record.restored;
   if (record.restored) {
     description.last_contact = description.progressed = absl::InfinitePast();

@@ -127,7 +127,7 @@ struct MemberDescription {
   // No heartbeat came from it since this coordinator began: the step is that of
   // its departure (0: not known), and the last contact the infinite past.
   bool restored = false;
-  std::string departure;  // how it has left or was lost
+  std::string departure;  // how it has left or was lost, shortened
 };
 
 enum class JobState { kForming, kRunning, kEnded };
