@@ -280,8 +280,9 @@ std::string ShownCertificates(
     const std::function<void(const std::shared_ptr<grpc::Channel>&)>& connect) {
   const auto shown = std::make_shared<CertificateKeeper::Shown>();
   TlsChannelCredentialsOptions options;
-  const Certificates certificates = CertificateWatch::Of(own);
+  Certificates certificates;  // held until the connection has been made
   if (!own.cert.empty()) {
+    certificates = CertificateWatch::Of(own);
     options.set_certificate_provider(certificates->provider());
     options.watch_identity_key_cert_pairs();
   }

@@ -33,7 +33,7 @@ struct RingChoice {
 RingChoice ChooseRing(const std::vector<uint64_t>& host_ids,
                       const MeasuredLinks::Costs& measured);
 
-// Returns the ring and the reason, for people.
+// Returns the ring and the reason, for display.
 std::string Describe(const RingChoice& choice);
 
 // Gives all ranks the choice of rank 0; the others pass theirs by rank. Errors
