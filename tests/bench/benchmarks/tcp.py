@@ -1,5 +1,6 @@
 """Our sockets against Gloo, PyTorch's gloo and two raw sockets: collectives of
-float32 alone, over loopback, each rank a process."""
+float32 alone, over loopback, each rank a process. And what finding the order of
+a ring takes."""
 
 import contextlib
 
@@ -29,6 +30,9 @@ TORCH = [
     ("allreduce", 64 * MIB, "64m", 3, None),
     ("reducescatter", 16 * MIB, "16m", 9, 1.8),
 ]
+
+# (hosts, rings a sample, at most so many us)
+RINGS = [(12, 20, 100e3), (256, 5, 1e6)]
 
 WORDS = {"allreduce": "an all-reduce", "reducescatter": "a reduce-scatter"}
 
@@ -125,4 +129,41 @@ def _against_torch():
     return _of_peers(peers, job_of)
 
 
-BENCHMARKS = [_against_gloo(2), _against_gloo(4), _against_torch()]
+def _rings():
+    rows = [
+        Row(
+            "tcp_ring_%d" % hosts,
+            "limit",
+            "us",
+            "finding the ring of %d hosts whose slowest edge is the fastest"
+            % hosts,
+            1.0,
+        )
+        for hosts, _, _ in RINGS
+    ]
+
+    def measure(context):
+        rounds = context.samples or ROUNDS
+        with _job(context, 2, "tcp") as job:
+            return [
+                Result(
+                    row,
+                    [
+                        1e6
+                        * job.slowest("ring %d %d" % (hosts, count), "median")
+                        for _ in range(rounds)
+                    ],
+                    [limit] * rounds,
+                )
+                for row, (hosts, count, limit) in zip(rows, RINGS)
+            ]
+
+    return Benchmark(rows, measure)
+
+
+BENCHMARKS = [
+    _against_gloo(2),
+    _against_gloo(4),
+    _against_torch(),
+    _rings(),
+]

@@ -7,6 +7,8 @@
 //   copy BYTES COUNT        what copying takes, on all ranks at once
 //   exchange BYTES COUNT    what two sockets take to send as much each way as
 //                           an all-reduce of BYTES does, of two ranks
+//   ring HOSTS COUNT        finding the ring of hosts, which links of any cost
+//                           connect
 //
 // and answers each with a line of JSON, of seconds; or ends with an error on
 // stderr.
@@ -17,6 +19,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -30,6 +33,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/backends/registry.h"
+#include "client/comm/tcp/ring_order.h"
 #include "tests/bench/worker/raw_pair.h"
 #include "tests/support/file_store.h"
 
@@ -106,6 +110,25 @@ absl::StatusOr<double> Exchange(const CommunicatorOptions& options,
   return Median(count, [&] { return (*pair)->Exchange(bytes); });
 }
 
+absl::StatusOr<double> Ring(int64_t hosts, int64_t count) {
+  std::mt19937_64 random(1);
+  LinkCosts costs(static_cast<int>(hosts));
+  return Median(count, [&] {
+    for (int a = 0; a < costs.hosts(); ++a) {
+      for (int b = 0; b < a; ++b) {
+        costs.Set(a, b, 100 + static_cast<int64_t>(random() % 100'000));
+      }
+    }
+    const HostRing ring = FindRing(costs);
+    if (hosts <= kExactHosts || ring.slowest * 100 <= ring.bound * 105) {
+      return absl::OkStatus();
+    }
+    return absl::InternalError(absl::StrCat("a ring with a slowest edge of ",
+                                            ring.slowest, ", where ",
+                                            ring.bound, " is the bound"));
+  });
+}
+
 absl::StatusOr<double> Obey(const CommunicatorOptions& options,
                             Communicator& communicator,
                             const std::string& line) {
@@ -120,6 +143,7 @@ absl::StatusOr<double> Obey(const CommunicatorOptions& options,
     }
     if (command == "copy") return Copy(communicator, bytes, count);
     if (command == "exchange") return Exchange(options, bytes, count);
+    if (command == "ring") return Ring(bytes, count);
   }
   return absl::InvalidArgumentError(absl::StrCat("no such command: ", line));
 }
