@@ -36,7 +36,7 @@ LinkProbe::LinkProbe(TcpMessages* messages, int rank,
       thread_([this] { Run(); }) {}
 
 int LinkProbe::PartnerOf(int host, int round, int hosts) {
-  // Round tables: one host stays, or the free seat does; the others move on.
+  // Round tables: one host, or the free place, stays; the others move on.
   const int moving = RoundsOf(hosts);
   int partner = 0;
   if (host == moving) {
@@ -64,7 +64,7 @@ void LinkProbe::Run() {
   }
   const absl::Status shared =
       ShareValues(&messages_, rank_, static_cast<int>(host_ids_.size()), &costs,
-                  rank_ == 0 ? kPatience : kWhole);
+                  rank_ == 0 ? kTimeout : kWhole);
   // What rank 0 has is of use, whatever the others got.
   if (shared.ok() || rank_ == 0) Keep(costs);
 }
@@ -119,13 +119,13 @@ absl::StatusOr<absl::Duration> LinkProbe::Move(bool sends, int peer) {
     }
   };
   if (!sends) post_all();
-  absl::Status status = messages_.Await(sign, kPatience);
+  absl::Status status = messages_.Await(sign, kTimeout);
   const absl::Time begun = Clock::Real()->Now();
   if (sends && status.ok()) post_all();
   for (const TcpMessages::MessagePtr& message : messages) {
     // Each of them, as the memory is in use until then.
-    const absl::Status one = messages_.Await(
-        message, status.ok() ? kPatience : absl::ZeroDuration());
+    const absl::Status one =
+        messages_.Await(message, status.ok() ? kTimeout : absl::ZeroDuration());
     if (status.ok()) status = one;
   }
   if (!status.ok()) return status;

@@ -26,14 +26,14 @@ namespace coxswain {
 //
 // Rank 0 collects what was measured, the slower way of each link, and gives it
 // to all ranks, for the next generation. A rank that does not answer within
-// kPatience ends the part of its peers: what they have measured until then
+// kTimeout ends the part of its peers: what they have measured until then
 // counts. No error of the probe is one of the communicator.
 class LinkProbe {
  public:
   static constexpr int kPasses = 5;
   static constexpr int kMessages = 4;
   static constexpr int64_t kMessageBytes = 128 << 10;
-  static constexpr absl::Duration kPatience = absl::Seconds(10);
+  static constexpr absl::Duration kTimeout = absl::Seconds(10);
 
   // Begins at once, on a thread of its own. All ranks of the group do; the ids
   // are by rank. `known` may be null. `messages` outlives it, and is stopped
