@@ -36,6 +36,7 @@ CommunicatorOptions Among(const std::vector<int>& ranks, absl::string_view name,
   options.rank = static_cast<int>(self - ranks.begin());
   options.size = static_cast<int>(ranks.size());
   options.id = absl::StrCat(options.id, "/", name);
+  options.measures_links = false;  // those of several places are the same
   return options;
 }
 
