@@ -229,6 +229,7 @@ TEST_F(JobMembershipTest, LivesThroughALossAndGoesOn) {
   EXPECT_EQ(result.term, Term(3));
   EXPECT_EQ(result.rank, 1);
   EXPECT_EQ(result.previous, Generation(1));
+  EXPECT_EQ(result.data_key, "key of generation 2");
   ASSERT_THAT(*result.lost, SizeIs(1));
   EXPECT_EQ((*result.lost)[0].member.incarnation, Incarnation(2));
 }
@@ -456,6 +457,11 @@ TEST_F(JobMembershipTest, GoesOnWithWhatAnEarlierTermHasLeft) {
   job_.FinishResume({}, now_, &effects);
   EXPECT_THAT(effects, IsEmpty());
   EXPECT_THAT(Attach(1), IsEmpty());
+  // One whose answer was lost. The key was in the memory of the earlier one.
+  const JobEffects again = Take(MakeJoin(2, 0, 1));
+  const auto& answer = Only<job_effect::Answer>(again);
+  ASSERT_OK(answer.result);
+  EXPECT_EQ(answer.result->data_key, "");
   EXPECT_THAT(job_.Admit(Generation(5), Incarnation(2)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("has left the job")));

@@ -18,6 +18,7 @@
 #include "client/comm/tcp/relay_for_test.h"
 #include "client/comm/tcp/tcp_communicator.h"
 #include "client/comm/work.h"
+#include "tests/conformance/channel_conformance.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
 
@@ -57,6 +58,7 @@ CommunicatorCase EncryptedCase(const std::string& name,
     });
   };
   result.has_wire = true;
+  result.channels = true;
   return result;
 }
 
@@ -73,6 +75,10 @@ INSTANTIATE_TEST_SUITE_P(Encrypted, CommunicatorConformance,
                          testing::Values(EncryptedCase("TcpTls", TcpTuning()),
                                          EncryptedCase("TcpTlsChunks",
                                                        ManyChunks())),
+                         CaseName);
+
+INSTANTIATE_TEST_SUITE_P(Encrypted, ChannelConformance,
+                         testing::Values(EncryptedCase("TcpTls", TcpTuning())),
                          CaseName);
 
 // Connects rank 0 and 1, each as its function has it, and returns how each has
@@ -198,7 +204,7 @@ TEST(TcpEncryptedTest, ARankCannotPassForAnother) {
         third.rank = 2;
         ASSERT_OK_AND_ASSIGN(auto made, TlsKeys::Make(third));
         const std::shared_ptr<const TlsKeys> keys = std::move(made);
-        const auto is_taken = [&](uint32_t from) {
+        const auto expect_dropped = [&](uint32_t from) {
           ASSERT_OK_AND_ASSIGN(auto socket,
                                BeginConnectTcp(stranger.place().address));
           TcpStream stream(std::move(socket));
@@ -219,7 +225,7 @@ TEST(TcpEncryptedTest, ARankCannotPassForAnother) {
           EXPECT_THAT(received, StatusIs(absl::StatusCode::kUnavailable,
                                          HasSubstr("closed the connection")));
         };
-        is_taken(1);
+        expect_dropped(1);
       });
 }
 
