@@ -137,13 +137,13 @@ TEST_F(TwoNetworkNamespacesTest, MemoryIsSharedWithinAndSocketsGoBetween) {
   const std::vector<Gradient> flat = ReadDump(folder.path("flat"));
   ASSERT_THAT(flat, SizeIs(5 * 4));
 
-  struct Levels {
+  struct LevelsCase {
     std::string backend;
     std::vector<std::string> options;
   };
-  for (const Levels& levels :
-       {Levels{"two_level", {}},
-        Levels{"two_level(tcp)", {"--backend", "two_level(tcp)"}}}) {
+  for (const LevelsCase& levels :
+       {LevelsCase{"two_level", {}},
+        LevelsCase{"two_level(tcp)", {"--backend", "two_level(tcp)"}}}) {
     SCOPED_TRACE(levels.backend);
     const auto outputs =
         RunJob(levels.backend == "two_level" ? "levels" : "tcp-levels",

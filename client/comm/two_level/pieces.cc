@@ -28,7 +28,7 @@ absl::Status Pieces::Broadcast(const Span& span, int root) {
 }
 
 absl::Status Pieces::Run(const Span& span, const Task& task) {
-  const absl::Status status = RunPieces(span, task);
+  absl::Status status = RunPieces(span, task);
   for (Piece* piece : {&forming_, &crossing_, &returning_}) {
     // It would wait for a host that is lost.
     if (!piece->works.empty()) levels_.abort(status);
@@ -71,7 +71,8 @@ absl::StatusOr<Pieces::Piece> Pieces::Cut(const Span& span, const Task& task,
   piece.bridges = BridgesFor(span);
   const int64_t width =
       piece.wide ? 4 : static_cast<int64_t>(SizeOf(span.dtype));
-  const int64_t unit = piece.bridges * (piece.wide ? levels_.hosts.count() : 1);
+  const int64_t shares = piece.wide ? levels_.hosts.count() : 1;
+  const int64_t unit = piece.bridges * shares;
   const int64_t most = std::max<int64_t>(kPieceBytes / width / unit, 1) * unit;
   const int64_t left = span.count - begin;
   int64_t count = std::min(most, left / unit * unit);

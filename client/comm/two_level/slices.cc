@@ -43,7 +43,7 @@ void Slices::ForEachRank(const Function& function) const {
 
 absl::Status Slices::Run(int64_t count, int64_t width, const Step& start,
                          const Step& finish) {
-  const absl::Status status = RunParts(count, width, start, finish);
+  absl::Status status = RunParts(count, width, start, finish);
   for (Part& part : parts_) {
     if (part.work != nullptr) {
       // It would wait for a host that is lost.

@@ -178,7 +178,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
           return absl::OkStatus();
         },
         [this, begun] {
-          const absl::Status status = Wait(*begun);
+          absl::Status status = Wait(*begun);
           Leave();
           return status;
         });

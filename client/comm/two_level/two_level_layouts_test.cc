@@ -195,7 +195,7 @@ TEST(TwoLevelLayoutsTest, AnyLayoutGivesWhatOneProcessComputes) {
 std::vector<double> WireShares(const std::vector<int>& host_of, DType dtype,
                                CollectiveKind kind) {
   const auto size = static_cast<int>(host_of.size());
-  const int64_t count = (1 << 20) * size;
+  const int64_t count = int64_t{size} << 20;
   std::vector<Communicator*> flat(host_of.size());
   const Group group =
       ConnectGroup(size, kLong, [&](const CommunicatorOptions& options) {
@@ -222,8 +222,8 @@ std::vector<double> WireShares(const std::vector<int>& host_of, DType dtype,
 
 TEST(TwoLevelLayoutsTest, EachByteLeavesAHostOnceSpreadOverItsRanks) {
   constexpr auto kAllReduce = CollectiveKind::kAllReduce;
-  const auto are = [](std::vector<double> shares) {
-    return testing::Pointwise(testing::DoubleNear(0.01), std::move(shares));
+  const auto are = [](const std::vector<double>& shares) {
+    return testing::Pointwise(testing::DoubleNear(0.01), shares);
   };
   EXPECT_THAT(WireShares({0, 0, 1, 1}, DType::kFloat32, kAllReduce),
               are({0.5, 0.5, 0.5, 0.5}));
