@@ -15,7 +15,7 @@ constexpr absl::string_view kItsHost =
 constexpr absl::string_view kItsProcess =
     "look where the process of that rank is: `gdb -p PID -batch -ex 'thread "
     "apply all bt'`, for Python `py-spy dump --pid PID`; if it is only slow, "
-    "`coxswain plan set JOB progress_timeout=15m`";
+    "`coxswain plan set NAME progress_timeout=15m`, with the job's name";
 
 // What the sentence of a failure contains, and what to do about it. The first
 // that fits counts.
@@ -35,7 +35,8 @@ constexpr Advice kAdvice[] = {
     {"exited with code ", kWorkersOutput},
     {"no sign of life for ",
      "its process is stopped, or its host or network is gone: on its host, "
-     "`ps -o pid,stat,args`, where T is stopped (kill -CONT PID) and D waits "
+     "`ps -e -o pid,stat,wchan:20,args`, where T is stopped (kill -CONT PID) "
+     "and D waits "
      "for a disk or a device"},
     {"joined but did not attach", kWorkersOutput},
     {"its connection broke", kItsHost},

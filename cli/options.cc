@@ -433,8 +433,9 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           nullptr);
   AddFlag(
       app, "--plain-data", "plain-data", &options->plain_data,
-      "do not encrypt what workers exchange by the back end tcp, which they "
-      "do with TLS to the coordinator; the same for all workers of a job");
+      "do not encrypt what workers exchange by tcp or two_level(tcp), which "
+      "they do with TLS to the coordinator; the same for all workers of a "
+      "job");
   AddText(app, "bind-address", &options->bind_address, "ADDRESS",
           "where workers listen for each other; by default the address that "
           "leads to the coordinator",

@@ -111,6 +111,13 @@ std::string AwaitedText(const v1::JobDescription& job) {
   return text;
 }
 
+// Returns whether all ranks are at the same point, so that none waits for
+// another.
+bool NoOneWaits(const v1::JobDescription& job) {
+  const int ranks = job.wait().ranks_size();
+  return ranks == 0 || ranks == job.members_size();
+}
+
 void AppendWait(const v1::JobDescription& job, absl::Time now,
                 absl::string_view coordinator, std::string* out) {
   if (!job.has_wait()) return;
@@ -118,8 +125,8 @@ void AppendWait(const v1::JobDescription& job, absl::Time now,
   const std::string since = MomentText(wait.waited_ms(), now);
   absl::StrAppend(
       out, "  ",
-      wait.ranks().empty()
-          ? absl::StrCat("no rank has made progress since ", since)
+      NoOneWaits(job)
+          ? absl::StrCat("stalled since ", since)
           : absl::StrCat("the others wait for ", OneLine(AwaitedText(job)),
                          " since ", since),
       ": ", OneLine(wait.finding()), "\n  look further: coxswain why ",
@@ -166,7 +173,7 @@ std::string WorkersText(const v1::JobDescription& job) {
 // What to know of a job in a few words.
 std::string NoteOn(const v1::JobDescription& job) {
   if (job.has_wait()) {
-    return absl::StrCat(job.wait().ranks().empty()
+    return absl::StrCat(NoOneWaits(job)
                             ? "no progress"
                             : absl::StrCat("waits for ", AwaitedText(job)),
                         " for ", AgeText(job.wait().waited_ms()));

@@ -132,7 +132,7 @@ TEST(StatusTest, WhileRanksWaitTheLineNamesForWhomSinceWhenAndWhatToCall) {
               HasSubstr("wait for ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more "));
   wait->clear_ranks();
   EXPECT_THAT(FormatTable(response, kNow),
-              HasSubstr("  no rank has made progress since 2023-"));
+              HasSubstr("  stalled since 2023-"));
   response.mutable_jobs(0)->clear_wait();
   EXPECT_THAT(FormatTable(response, kNow), Not(HasSubstr("look further")));
   json = nlohmann::json::parse(FormatJson(response, kNow));

@@ -123,7 +123,7 @@ class Hook {
 
   // Returns the gradients because of which the step exchanged last came out as
   // NaN, the first one of each rank and bucket; the same on all ranks. Empty if
-  // that step was finite, and from hooks without state, which do not look.
+  // that step was finite, and from hooks that do not look: the default.
   virtual std::vector<NonFiniteGradient> non_finite() const { return {}; }
 
   // Returns this rank's own state, between steps: its errors, and what all

@@ -122,8 +122,9 @@ std::string CheckShown(const std::string& chain, const std::string& address,
         "the coordinator's ", NameOf(*facts), " is for ",
         facts->hosts.empty() ? "no host" : absl::StrJoin(facts->hosts, ", "),
         ", and not for ", host, ": give one of its names with --coordinator, ",
-        "or make a certificate for this one (coxswain certs init --host ", host,
-        ")");
+        "or have the coordinator's authority sign a certificate for this one "
+        "(docs/security.md, Who a caller is; `coxswain certs init` makes a new "
+        "authority, for which all certificates are made anew)");
   }
   return NotAccepted(own);
 }

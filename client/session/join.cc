@@ -240,15 +240,17 @@ absl::Status TimeIsUp(const SessionOptions& options, const Attempts& attempts) {
             "this worker again")));
   }
   const absl::Status& last = attempts.unanswered;
-  const absl::Status error = absl::DeadlineExceededError(absl::StrCat(
+  const std::string hint =
+      options.stub_factory != nullptr
+          ? ""
+          : ConnectionHint(options.coordinator, options.security);
+  return absl::DeadlineExceededError(absl::StrCat(
       could_not,
       attempts.waited ? " answered at first, and then stopped (last error: "
                       : " never answered (last error: ",
-      last.ok() ? "none" : std::string(last.message()),
-      "). Start it with `coxswain serve` or check --coordinator"));
-  return options.stub_factory != nullptr
-             ? error
-             : WithConnectionHint(error, options.coordinator, options.security);
+      last.ok() ? "none" : std::string(last.message()), "). ",
+      hint.empty() ? "Start it with `coxswain serve` or check --coordinator"
+                   : absl::StrCat("Probable cause: ", hint)));
 }
 
 // Returns the coordinator's refusal, in a user's words, with its typed detail.

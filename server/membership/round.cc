@@ -92,7 +92,7 @@ std::string DescribeRound(absl::Time now, const RoundState& state,
 }
 
 std::string NameWorkers(const std::vector<WorkerIdentity>& workers) {
-  if (workers.empty()) return "nobody";
+  if (workers.empty()) return "no worker";
   std::string names;
   for (size_t i = 0; i < std::min(workers.size(), kMaxNames); ++i) {
     absl::StrAppend(&names, i == 0 ? "" : ", ", workers[i].ToString());

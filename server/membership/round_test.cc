@@ -222,7 +222,7 @@ TEST(HoldsUpTest, OnlyOnceAMemberHasLeftForTheNextGeneration) {
 }
 
 TEST(NameWorkersTest, LongListsAreCut) {
-  EXPECT_EQ(NameWorkers({}), "nobody");
+  EXPECT_EQ(NameWorkers({}), "no worker");
   std::vector<WorkerIdentity> workers;
   for (int slot = 0; slot < 20; ++slot) workers.push_back({"host-a", slot});
   EXPECT_THAT(NameWorkers(workers), HasSubstr("host-a/15 and 4 more"));

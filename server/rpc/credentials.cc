@@ -46,11 +46,12 @@ absl::StatusOr<Identity> ByCertificate(const grpc::AuthContext& peer) {
   const auto subject =
       SubjectOf(PropertiesOf(peer, GRPC_PEER_URI_PROPERTY_NAME));
   if (!subject.has_value()) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        "whoever came ", proof,
-        " is nobody here: it must have one name of the kind URI that is ",
-        kOperatorUri, " or ", kJobUriPrefix,
-        "NAME. `coxswain certs` makes such certificates"));
+    return absl::UnauthenticatedError(
+        absl::StrCat("the caller that came ", proof,
+                     " is neither a job nor an operator here: it must have one "
+                     "name of the kind URI that is ",
+                     kOperatorUri, " or ", kJobUriPrefix,
+                     "NAME. `coxswain certs` makes such certificates"));
   }
   return Identity{subject->is_operator, subject->job, proof};
 }
@@ -119,8 +120,9 @@ absl::StatusOr<Identity> CallerIdentities::ByToken(
   if (identity.has_value()) return *std::move(identity);
   return absl::UnauthenticatedError(
       absl::StrCat("the token is good, but its subject, ", subject,
-                   ", is nobody here: add the line 'job/NAME subject:", subject,
-                   "' to the file of the coordinator's --tokens"));
+                   ", is neither a job nor an operator here: add the line "
+                   "'job/NAME subject:",
+                   subject, "' to the file of the coordinator's --tokens"));
 }
 
 absl::StatusOr<Identity> CallerIdentities::Of(

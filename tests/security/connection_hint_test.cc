@@ -155,7 +155,7 @@ TEST_F(ConnectionHintTest, AHostThatTheCertificateDoesNotName) {
   EXPECT_THAT(ConnectionHint(absl::StrCat("localhost:", coordinator_->port()),
                              Operator()),
               AllOf(HasSubstr("is for 127.0.0.1, and not for localhost"),
-                    HasSubstr("coxswain certs init --host localhost")));
+                    HasSubstr("`coxswain certs init` makes a new")));
 }
 
 TEST_F(ConnectionHintTest, ACertificateOfTheCoordinatorThatRunsOut) {
