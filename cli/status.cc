@@ -115,7 +115,7 @@ std::string AwaitedText(const v1::JobDescription& job) {
 // another.
 bool NoOneWaits(const v1::JobDescription& job) {
   const int ranks = job.wait().ranks_size();
-  return ranks == 0 || ranks == job.members_size();
+  return ranks == 0 || ranks == job.world_size();
 }
 
 void AppendWait(const v1::JobDescription& job, absl::Time now,
