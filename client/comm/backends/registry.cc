@@ -152,6 +152,21 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectAuto(
   return ConnectLevels(options, hosts, *std::move(local), ConnectGloo);
 }
 
+// A user who speaks TLS with the coordinator may take all for encrypted.
+void WarnOfPlainText(const CommunicatorOptions& options,
+                     absl::string_view backend) {
+  if (!options.encrypts || options.rank != 0 || options.size < 2) return;
+  if (backend != "gloo" && backend != "nccl" && backend != "two_level") return;
+  LogWarningOnce(
+      absl::StrCat("plain text by ", backend), "gradients_in_plain_text",
+      {{"communicator", options.id},
+       {"back_end", backend},
+       {"next",
+        "the coordinator is spoken to with TLS, but this back end does not "
+        "encrypt: keep strangers off the network between workers, or give "
+        "--backend tcp or two_level(tcp)"}});
+}
+
 struct Backend {
   const char* name;
   Factory connect;
@@ -173,7 +188,10 @@ constexpr Backend kBackends[] = {
 absl::StatusOr<std::unique_ptr<Communicator>> Connect(
     absl::string_view backend, const CommunicatorOptions& options) {
   for (const Backend& candidate : kBackends) {
-    if (backend == candidate.name) return candidate.connect(options);
+    if (backend != candidate.name) continue;
+    auto connected = candidate.connect(options);
+    if (connected.ok()) WarnOfPlainText(options, (*connected)->backend());
+    return connected;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("there is no communication back end '", backend,

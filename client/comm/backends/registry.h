@@ -16,9 +16,10 @@ namespace coxswain {
 // nccl where all of it is on GPUs; otherwise loopback for a group of one, shm
 // on one host, shm within and gloo between hosts of which any has more than one
 // rank ("two_level"), gloo otherwise and where a host cannot share memory. Rank
-// 0 logs that it is nccl, or why it is not shm. Blocks until all ranks are
-// there. An unknown name is INVALID_ARGUMENT that lists the valid ones;
-// data of some ranks on GPUs and of others not is FAILED_PRECONDITION;
+// 0 logs that it is nccl, or why it is not shm, and warns where
+// options.encrypts asks for what the back end does not do. Blocks until all
+// ranks are there. An unknown name is INVALID_ARGUMENT that lists the valid
+// ones; data of some ranks on GPUs and of others not is FAILED_PRECONDITION;
 // otherwise the errors of the back end. Thread-safe.
 absl::StatusOr<std::unique_ptr<Communicator>> Connect(
     absl::string_view backend, const CommunicatorOptions& options);

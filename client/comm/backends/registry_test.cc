@@ -18,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(RegistryTest, AnUnknownNameListsTheValidOnes) {
   EXPECT_THAT(
@@ -67,6 +68,29 @@ TEST(RegistryTest, AutoSharesMemoryWithinAHost) {
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+TEST(RegistryTest, WhatIsNotEncryptedAsAskedForIsLogged) {
+  const auto logged = [](bool encrypts) {
+    auto store = std::make_shared<MemoryStore>();
+    testing::internal::CaptureStderr();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        CommunicatorOptions options;
+        options.rank = rank;
+        options.size = 2;
+        options.store = store;
+        options.timeout = absl::Seconds(20);
+        options.encrypts = encrypts;
+        EXPECT_OK(Connect("gloo", options));
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(logged(false), Not(HasSubstr("gradients_in_plain_text")));
+  EXPECT_THAT(logged(true), HasSubstr("W gradients_in_plain_text"));
 }
 
 TEST(RegistryTest, TwoLevelsAreTakenByNameOnOneHostToo) {

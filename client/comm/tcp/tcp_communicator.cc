@@ -267,11 +267,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
   return child;
 }
 
-// A rank that is to encrypt never falls back to plain text.
+// A rank that is to encrypt never falls back to plain text. Without a key it is
+// UNAVAILABLE, as the next generation may have one: an elastic job goes on.
 absl::Status CheckDataKey(const CommunicatorOptions& options) {
   if (!options.encrypts) return absl::OkStatus();
   if (options.data_key == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::UnavailableError(absl::StrCat(
         "communicator '", options.id,
         "' is to be encrypted, and the coordinator has given rank ",
         options.rank,
