@@ -20,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Group = std::vector<std::unique_ptr<Communicator>>;
 
-constexpr absl::Duration kLong = absl::Minutes(1);
+constexpr absl::Duration kChoiceTimeout = absl::Minutes(1);
 
 // Links between hosts 101, 102 and so on: those between neighbours are slow but
 // for 101 and 102, others fast.
@@ -98,7 +98,7 @@ class Generation {
   Generation(const std::vector<uint64_t>& hosts,
              const std::vector<std::shared_ptr<MeasuredLinks>>& links,
              bool measures) {
-    group_ = ConnectGroup(static_cast<int>(hosts.size()), kLong,
+    group_ = ConnectGroup(static_cast<int>(hosts.size()), kChoiceTimeout,
                           [&](CommunicatorOptions options) {
                             const auto rank = static_cast<size_t>(options.rank);
                             options.links = links[rank];
@@ -120,7 +120,7 @@ class Generation {
         Span span;
         span.data = data.data();
         span.count = static_cast<int64_t>(data.size());
-        ASSERT_OK(comm->AllReduce(span)->Wait(kLong));
+        ASSERT_OK(comm->AllReduce(span)->Wait(kChoiceTimeout));
         EXPECT_EQ(data,
                   std::vector<float>(50000, static_cast<float>(group_.size())));
       });
@@ -203,7 +203,9 @@ TEST(LinkProbeTest, ItsTagIsNotForUsers) {
   span.data = data.data();
   span.count = 10;
   EXPECT_THAT(
-      generation.group()[0]->Send(span, 1, TcpMessages::kOwnTag)->Wait(kLong),
+      generation.group()[0]
+          ->Send(span, 1, TcpMessages::kOwnTag)
+          ->Wait(kChoiceTimeout),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use another")));
 }
 
