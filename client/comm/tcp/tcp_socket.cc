@@ -162,6 +162,10 @@ absl::StatusOr<int64_t> SendSome(const UniqueFd& socket, const iovec* parts,
 
 absl::StatusOr<int64_t> ReceiveSome(const UniqueFd& socket, void* data,
                                     int64_t bytes) {
+  if (bytes <= 0) {
+    return absl::InternalError(
+        absl::StrCat("receiving ", bytes, " bytes makes no sense"));
+  }
   while (true) {
     const ssize_t received =
         recv(socket.get(), data, static_cast<size_t>(bytes), MSG_DONTWAIT);

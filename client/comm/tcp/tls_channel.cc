@@ -40,10 +40,13 @@ struct TlsChannelBio {
     BIO_clear_retry_flags(bio);
     TlsChannel* const channel = Of(bio);
     int64_t most = bytes;
-    if (SSL_is_init_finished(channel->ssl_.get()) != 1) {
+    // Messages behind the handshake are such a state, too.
+    const bool shakes_hands = !channel->handshake_done_ &&
+                              SSL_is_init_finished(channel->ssl_.get()) != 1;
+    if (shakes_hands) {
       most = std::min(
           most, TlsChannel::kMaxHandshakeBytes - channel->handshake_bytes_);
-      if (most == 0) {
+      if (most <= 0) {
         channel->socket_failed_ =
             absl::ResourceExhaustedError("it sent more than a handshake has");
         return -1;
@@ -51,7 +54,7 @@ struct TlsChannelBio {
     }
     const auto received = ReceiveSome(channel->socket_, data, most);
     if (received.ok() && *received > 0) {
-      channel->handshake_bytes_ += *received;
+      if (shakes_hands) channel->handshake_bytes_ += *received;
       return static_cast<int>(*received);
     }
     channel->socket_failed_ = received.status();

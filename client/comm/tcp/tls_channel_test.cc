@@ -1,13 +1,19 @@
 #include "client/comm/tcp/tls_channel.h"
 
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "client/comm/data_key.h"
 #include "client/comm/tcp/control_stream.h"
@@ -42,6 +48,95 @@ std::pair<UniqueFd, UniqueFd> SocketPair() {
   }
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
+
+// A caller that has the key, and makes its records by itself (RFC 8446).
+class RawTlsCaller {
+ public:
+  static constexpr char kHandshake = 22;
+  static constexpr char kData = 23;
+
+  explicit RawTlsCaller(const UniqueFd& socket)
+      : socket_(socket), keys_(KeysOfRank(1)) {
+    end_.calls = true;
+    end_.peer = 0;
+    auto ssl = keys_->Begin(&end_);
+    EXPECT_OK(ssl);
+    ssl_ = *std::move(ssl);
+    SSL_set_fd(ssl_.get(), socket_.get());
+    SSL_CTX_set_keylog_callback(SSL_get_SSL_CTX(ssl_.get()), NoteSecret);
+  }
+
+  bool ShakeHands() { return SSL_do_handshake(ssl_.get()) == 1; }
+
+  // Sends a record of this type.
+  void Send(char type, std::string text) {
+    text.push_back(type);
+    const std::string key = Expand("key", 16);
+    std::string nonce = Expand("iv", 12);
+    nonce[11] = static_cast<char>(nonce[11] ^ sequence_++);
+    std::string record("\x17\x03\x03", 3);
+    const size_t bytes = text.size() + 16;
+    record.push_back(static_cast<char>(bytes >> 8));
+    record.push_back(static_cast<char>(bytes & 0xff));
+    std::string sealed(bytes, '\0');
+    EVP_CIPHER_CTX* const context = EVP_CIPHER_CTX_new();
+    int out = 0;
+    EVP_EncryptInit_ex(context, EVP_aes_128_gcm(), nullptr, Bytes(key),
+                       Bytes(nonce));
+    EVP_EncryptUpdate(context, nullptr, &out, Bytes(record), 5);
+    EVP_EncryptUpdate(context, Bytes(&sealed), &out, Bytes(text),
+                      static_cast<int>(text.size()));
+    EVP_EncryptFinal_ex(context, Bytes(&sealed) + text.size(), &out);
+    EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_GCM_GET_TAG, 16,
+                        Bytes(&sealed) + text.size());
+    EVP_CIPHER_CTX_free(context);
+    record += sealed;
+    const iovec part = {record.data(), record.size()};
+    EXPECT_EQ(SendSome(socket_, &part, 1).value_or(-1),
+              static_cast<int64_t>(record.size()));
+  }
+
+  void TakeNextKey() {
+    Secret() = Expand("traffic upd", 32);
+    sequence_ = 0;
+  }
+
+ private:
+  static std::string& Secret() {
+    static std::string secret;
+    return secret;
+  }
+  static void NoteSecret(const SSL* /*ssl*/, const char* line) {
+    const absl::string_view text = line;
+    if (text.substr(0, 23) != "CLIENT_TRAFFIC_SECRET_0") return;
+    Secret() = absl::HexStringToBytes(text.substr(text.rfind(' ') + 1));
+  }
+  static const unsigned char* Bytes(const std::string& text) {
+    return reinterpret_cast<const unsigned char*>(text.data());
+  }
+  static unsigned char* Bytes(std::string* text) {
+    return reinterpret_cast<unsigned char*>(text->data());
+  }
+  // HKDF-Expand-Label, of one block.
+  static std::string Expand(const std::string& label, size_t bytes) {
+    std::string info(1, '\0');
+    info.push_back(static_cast<char>(bytes));
+    info.push_back(static_cast<char>(6 + label.size()));
+    info += "tls13 " + label;
+    info.push_back('\0');
+    info.push_back('\1');
+    std::string block(32, '\0');
+    HMAC(EVP_sha256(), Secret().data(), static_cast<int>(Secret().size()),
+         Bytes(info), info.size(), Bytes(&block), nullptr);
+    return block.substr(0, bytes);
+  }
+
+  const UniqueFd& socket_;
+  const std::shared_ptr<const TlsKeys> keys_;
+  TlsEnd end_;
+  TlsSsl ssl_;
+  unsigned char sequence_ = 0;
+};
 
 class TlsChannelTest : public testing::Test {
  protected:
@@ -141,6 +236,26 @@ TEST_F(TlsChannelTest, OfAStrangerOnlySoMuchIsRead) {
                                  HasSubstr("more than a handshake")));
   EXPECT_THAT(called_->Receive(buffer, sizeof(buffer)),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+}
+
+TEST_F(TlsChannelTest, AMessageInPartsBehindTheHandshakeIsNoHandshake) {
+  Open();
+  char buffer[16000];
+  RawTlsCaller peer(caller_->socket());
+  while (!peer.ShakeHands()) {
+    ASSERT_OK(called_->Receive(buffer, sizeof(buffer)));
+  }
+  for (int i = 0; i < 3; ++i) {
+    peer.Send(RawTlsCaller::kData, std::string(2000, 'x'));
+    ASSERT_EQ(called_->Receive(buffer, sizeof(buffer)).value_or(-1), 2000);
+  }
+  // A KeyUpdate.
+  peer.Send(RawTlsCaller::kHandshake, std::string("\x18\0\0\1", 4));
+  peer.Send(RawTlsCaller::kHandshake, std::string(1, '\0'));
+  peer.TakeNextKey();
+  peer.Send(RawTlsCaller::kData, std::string(2000, 'y'));
+  ASSERT_EQ(called_->Receive(buffer, sizeof(buffer)).value_or(-1), 2000);
+  EXPECT_EQ(std::string(buffer, 2000), std::string(2000, 'y'));
 }
 
 TEST_F(TlsChannelTest, TheEndOfTheConnectionIsTheEnd) {
