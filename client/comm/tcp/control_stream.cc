@@ -69,15 +69,18 @@ void ControlStream::Queue(const ControlFrame& frame, const char* bytes,
 
 absl::StatusOr<int64_t> ControlStream::Flush() {
   int64_t total = 0;
-  while (!output_.empty()) {
+  while (!output_.empty() && total < kTurnBytes) {
     Output& output = output_.front();
+    // Each time as much, whatever was sent before: what a Send has not taken
+    // must come again.
     const int64_t of_fixed = std::min(output.sent, kFixedBytes);
     const int64_t of_bytes = output.sent - of_fixed;
     const iovec parts[] = {
         {output.fixed.data() + of_fixed,
          static_cast<size_t>(kFixedBytes - of_fixed)},
         {const_cast<char*>(output.bytes) + of_bytes,
-         static_cast<size_t>(output.size - kFixedBytes - of_bytes)}};
+         static_cast<size_t>(
+             std::min(output.size - kFixedBytes - of_bytes, kTurnBytes))}};
     COXSWAIN_ASSIGN_OR_RETURN(
         const int64_t sent,
         stream_.Send(parts, output.size > kFixedBytes ? 2 : 1));
@@ -124,6 +127,7 @@ absl::Status ControlStream::Read(const Handlers& handlers, int64_t limit) {
       to = place_ == nullptr ? Sink() : place_ + (read_ - kFixedBytes);
       if (place_ == nullptr) wanted = std::min(wanted, kSinkBytes);
     }
+    wanted = std::min(wanted, limit > 0 ? limit : stream_.decrypted());
     COXSWAIN_ASSIGN_OR_RETURN(const int64_t received,
                               stream_.Receive(to, wanted));
     if (received == 0) return absl::OkStatus();

@@ -61,6 +61,10 @@ class ControlStream {
     std::function<absl::Status(const ControlFrame&)> take;
   };
 
+  // Moved over one connection before the others have their turn, and others
+  // the lock of the caller.
+  static constexpr int64_t kTurnBytes = 256 << 10;
+
   explicit ControlStream(TcpStream stream) : stream_(std::move(stream)) {}
 
   int fd() const { return stream_.fd(); }
@@ -69,7 +73,8 @@ class ControlStream {
   // caller or by `memory`.
   void Queue(const ControlFrame& frame, const char* bytes,
              std::shared_ptr<char> memory = nullptr);
-  // Writes what the system takes; returns how many bytes.
+  // Writes what the system takes, about kTurnBytes at most; returns how many
+  // bytes. Where there is output after it, poll shows when more can be written.
   absl::StatusOr<int64_t> Flush();
   bool has_output() const { return !output_.empty(); }
   // Returns whether bytes of a message are still to be written.
@@ -81,10 +86,9 @@ class ControlStream {
   void Discard(const char* memory, int64_t bytes);
 
   // Reads what there is, up to `limit` bytes and what poll would not show.
-  // UNAVAILABLE at the connection's
-  // end; an error of the handlers, or INVALID_ARGUMENT, for what makes no
-  // sense.
-  absl::Status Read(const Handlers& handlers, int64_t limit);
+  // UNAVAILABLE at the connection's end; an error of the handlers, or
+  // INVALID_ARGUMENT, for what makes no sense.
+  absl::Status Read(const Handlers& handlers, int64_t limit = kTurnBytes);
 
   // Nothing more is written, nor what has not been yet.
   void End();

@@ -14,9 +14,6 @@ namespace {
 
 using Kind = ControlFrame::Kind;
 
-// Read of one connection before the others have their turn, and others the
-// lock.
-constexpr int64_t kTurnBytes = 256 << 10;
 // In the place of a rank: the descriptor that ends the wait.
 constexpr uint32_t kWakeMark = 0xffffffffu;
 
@@ -112,7 +109,7 @@ void TcpMessages::Serve(int rank, bool reads) {
         [&](const ControlFrame& frame)
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return Take(rank, frame); };
     absl::Status read;
-    if (reads) read = peer.stream.Read(handlers, kTurnBytes);
+    if (reads) read = peer.stream.Read(handlers);
     if (!read.ok() && !peer.lost) {
       Lose(rank,
            absl::UnavailableError(

@@ -36,15 +36,15 @@ std::shared_ptr<const TlsKeys> KeysOfRank(int rank) {
   return *std::move(keys);
 }
 
-// Both ends of a connection, of whose bytes few fit into the system.
-std::pair<UniqueFd, UniqueFd> SocketPair() {
+// Both ends of a connection, of whose bytes so many fit into the system, or
+// twice as many.
+std::pair<UniqueFd, UniqueFd> SocketPair(int room = 4096) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds),
       0);
-  const int few = 4096;
   for (const int fd : fds) {
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &few, sizeof(few));
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
   }
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
@@ -274,13 +274,13 @@ TEST_F(TlsChannelTest, TheEndOfTheConnectionIsTheEnd) {
                        HasSubstr("it closed the connection")));
 }
 
-// A frame of which the system has taken none may be on its way encrypted.
-TEST_F(TlsChannelTest, AFrameThatIsHalfEncryptedCannotBeDropped) {
-  auto [first, second] = SocketPair();
+// Both ends of an encrypted connection that is ready for control frames.
+std::pair<TcpStream, TcpStream> ControlPair(int room) {
+  auto [first, second] = SocketPair(room);
   TcpStream caller(std::move(first));
   TcpStream called(std::move(second));
-  ASSERT_OK(caller.Encrypt(KeysOfRank(1), 0));
-  ASSERT_OK(called.EncryptCalled(KeysOfRank(0)));
+  EXPECT_OK(caller.Encrypt(KeysOfRank(1), 0));
+  EXPECT_OK(called.EncryptCalled(KeysOfRank(0)));
   char letter = 'x';
   const iovec part = {&letter, 1};
   absl::StatusOr<int64_t> received = 0;
@@ -289,7 +289,42 @@ TEST_F(TlsChannelTest, AFrameThatIsHalfEncryptedCannotBeDropped) {
     if (!sent) sent = caller.Send(&part, 1).value_or(0) > 0;
     received = called.Receive(&letter, 1);
   }
-  ASSERT_OK(received);
+  EXPECT_OK(received);
+  return {std::move(caller), std::move(called)};
+}
+
+// Else a long message would keep its reader from all others, and from its end.
+TEST_F(TlsChannelTest, ReadingAFrameEndsAtItsLimit) {
+  auto [caller, called] = ControlPair(/*room=*/150000);
+  ControlStream from(std::move(caller));
+  ControlStream to(std::move(called));
+  std::string bytes(100000, 'y');
+  ControlFrame frame;
+  frame.bytes = static_cast<int64_t>(bytes.size());
+  from.Queue(frame, bytes.data());
+  ASSERT_OK(from.Flush());
+  ASSERT_FALSE(from.has_output());
+  std::string received(bytes.size(), ' ');
+  bool complete = false;
+  ControlStream::Handlers handlers;
+  handlers.place = [&](const ControlFrame&) { return received.data(); };
+  handlers.take = [&](const ControlFrame&) {
+    complete = true;
+    return absl::OkStatus();
+  };
+  // Of whole records.
+  ASSERT_OK(to.Read(handlers, 1000));
+  EXPECT_EQ(received.back(), ' ');
+  for (int i = 0; i < 10 && !complete; ++i) {
+    ASSERT_OK(to.Read(handlers, 30000));
+  }
+  EXPECT_TRUE(complete);
+  EXPECT_TRUE(received == bytes);
+}
+
+// A frame of which the system has taken none may be on its way encrypted.
+TEST_F(TlsChannelTest, AFrameThatIsHalfEncryptedCannotBeDropped) {
+  auto [caller, called] = ControlPair(/*room=*/4096);
   ControlStream stream(std::move(caller));
   const std::string bytes(ControlFrame::kMaxInline, 'y');
   uint64_t id = 0;
