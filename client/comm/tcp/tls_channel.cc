@@ -117,20 +117,18 @@ absl::Status TlsChannel::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status TlsChannel::Outcome(int result, bool* receives) {
+absl::Status TlsChannel::Outcome(int result, bool* receives,
+                                 absl::Status* direction) {
   const int error = SSL_get_error(ssl_.get(), result);
   *receives = error == SSL_ERROR_WANT_READ;
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
     return absl::OkStatus();
   }
-  if (!socket_failed_.ok()) {
-    failed_ = socket_failed_;
-  } else if (error == SSL_ERROR_ZERO_RETURN) {
-    failed_ = absl::UnavailableError("it closed the connection");
-  } else {
-    failed_ = WhyRefused();
+  if (!socket_failed_.ok()) return *direction = socket_failed_;
+  if (error == SSL_ERROR_ZERO_RETURN) {
+    return *direction = absl::UnavailableError("it closed the connection");
   }
-  return failed_;
+  return failed_ = WhyRefused();
 }
 
 absl::Status TlsChannel::WhyRefused() const {
@@ -189,12 +187,14 @@ std::pair<const char*, size_t> TlsChannel::NextRecord(const iovec* parts,
 
 absl::StatusOr<int64_t> TlsChannel::Send(const iovec* parts, int count) {
   if (!failed_.ok()) return failed_;
+  if (!send_failed_.ok()) return send_failed_;
   int64_t total = 0;
   send_waits_to_receive_ = false;
   while (true) {
     const auto [data, bytes] = NextRecord(parts, count, total);
     if (bytes == 0) return total;
     ERR_clear_error();
+    socket_failed_ = absl::OkStatus();
     COXSWAIN_RETURN_IF_ERROR(ChangeKeyInTime());
     size_t sent = 0;
     const int result = SSL_write_ex(ssl_.get(), data, bytes, &sent);
@@ -205,7 +205,8 @@ absl::StatusOr<int64_t> TlsChannel::Send(const iovec* parts, int count) {
       total += static_cast<int64_t>(sent);
       continue;
     }
-    const absl::Status status = Outcome(result, &send_waits_to_receive_);
+    const absl::Status status =
+        Outcome(result, &send_waits_to_receive_, &send_failed_);
     // The error comes with the next call.
     if (!status.ok() && total == 0) return status;
     sends_half_ = handshake_done_;
@@ -215,9 +216,11 @@ absl::StatusOr<int64_t> TlsChannel::Send(const iovec* parts, int count) {
 
 absl::StatusOr<int64_t> TlsChannel::Receive(void* data, int64_t bytes) {
   if (!failed_.ok()) return failed_;
+  if (!receive_failed_.ok()) return receive_failed_;
   int64_t total = 0;
   while (total < bytes) {
     ERR_clear_error();
+    socket_failed_ = absl::OkStatus();
     size_t received = 0;
     const int result =
         SSL_read_ex(ssl_.get(), static_cast<char*>(data) + total,
@@ -228,7 +231,7 @@ absl::StatusOr<int64_t> TlsChannel::Receive(void* data, int64_t bytes) {
       continue;
     }
     bool receives = false;
-    const absl::Status status = Outcome(result, &receives);
+    const absl::Status status = Outcome(result, &receives, &receive_failed_);
     if (!status.ok() && total == 0) return status;
     break;
   }

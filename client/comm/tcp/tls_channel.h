@@ -22,7 +22,9 @@ namespace coxswain {
 //
 // The end of the connection is the end of what the peer sends, with or without
 // a notice that is encrypted: the length of all that travels is known before it
-// comes. What has been changed on its way is UNAVAILABLE. An error stays.
+// comes. What has been changed on its way is UNAVAILABLE. An error stays; one
+// of the socket does of its direction, so that what the peer has sent before it
+// closed the connection can be received.
 //
 // Threading: one thread at a time.
 class TlsChannel {
@@ -67,8 +69,9 @@ class TlsChannel {
              const TlsEnd& end, int64_t bytes_by_one_key);
   absl::Status Begin();
   // Returns what an outcome of OpenSSL means: OK where it has to wait, for
-  // receiving if `*receives`.
-  absl::Status Outcome(int result, bool* receives);
+  // receiving if `*receives`. An error of the socket becomes that of the
+  // direction.
+  absl::Status Outcome(int result, bool* receives, absl::Status* direction);
   absl::Status WhyRefused() const;
   // Notes the end of the handshake.
   absl::Status CheckHandshake();
@@ -83,8 +86,11 @@ class TlsChannel {
   const int64_t bytes_by_one_key_;
   TlsEnd end_;
   TlsSsl ssl_;
-  absl::Status failed_;  // stays
-  absl::Status socket_failed_;
+  // These stay: of both directions, and of one.
+  absl::Status failed_;
+  absl::Status send_failed_;
+  absl::Status receive_failed_;
+  absl::Status socket_failed_;  // of this call of OpenSSL
   bool handshake_done_ = false;
   int64_t handshake_bytes_ = 0;  // received
   int64_t by_this_key_ = 0;      // sent

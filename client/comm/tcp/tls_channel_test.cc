@@ -23,6 +23,7 @@ namespace coxswain {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 std::shared_ptr<const TlsKeys> KeysOfRank(int rank) {
   CommunicatorOptions options;
@@ -272,6 +273,33 @@ TEST_F(TlsChannelTest, TheEndOfTheConnectionIsTheEnd) {
   EXPECT_THAT(called_->Receive(buffer, sizeof(buffer)),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("it closed the connection")));
+}
+
+TEST_F(TlsChannelTest, WhatHasArrivedIsReceivedAfterASendHasFailed) {
+  Open();
+  EXPECT_EQ(Move(caller_.get(), called_.get(), "hello", 2), "hello");
+  char letters[] = "last";
+  const iovec part = {letters, 4};
+  EXPECT_OK(caller_->Send(&part, 1));
+  caller_.reset();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(called_->Send(&part, 1),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("sending")));
+  }
+  char buffer[16];
+  EXPECT_EQ(called_->Receive(buffer, sizeof(buffer)).value_or(-1), 4);
+  EXPECT_THAT(called_->Receive(buffer, sizeof(buffer)),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("it closed the connection")));
+}
+
+TEST_F(TlsChannelTest, AnEndThatSendsNothingMoreStillReceives) {
+  Open();
+  EXPECT_EQ(Move(caller_.get(), called_.get(), "hello", 2), "hello");
+  EndSendingTcp(caller_->socket());
+  char buffer[16];
+  EXPECT_THAT(called_->Receive(buffer, sizeof(buffer)), Not(IsOk()));
+  EXPECT_EQ(Move(called_.get(), caller_.get(), "answer", 2), "answer");
 }
 
 // Both ends of an encrypted connection that is ready for control frames.
