@@ -13,6 +13,9 @@
 namespace coxswain {
 namespace {
 
+// At once: strangers cannot keep a rank from looking at its deadline.
+constexpr int kMaxAccepted = 64;
+
 uint64_t CommunicatorHash(const CommunicatorOptions& options) {
   return StableHash(options.id);
 }
@@ -66,7 +69,7 @@ absl::Status Acceptor::Advance(absl::Time now, TcpPairs* pairs) {
   };
   callers_.erase(std::remove_if(callers_.begin(), callers_.end(), is_over),
                  callers_.end());
-  while (callers_.size() < max_callers_) {
+  for (int i = 0; i < kMaxAccepted && callers_.size() < max_callers_; ++i) {
     COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, AcceptTcp(listener_.socket));
     if (!socket.valid()) break;
     Caller caller;

@@ -55,8 +55,8 @@ class Acceptor {
   Acceptor(const CommunicatorOptions& options, const TcpPlace& own,
            std::shared_ptr<const TlsKeys> keys, TcpListener listener);
 
-  // Accepts and reads what there is. RESOURCE_EXHAUSTED if no descriptors are
-  // left.
+  // Accepts and reads what there is, a few new callers at most: poll
+  // shows that there are more. RESOURCE_EXHAUSTED if no descriptors are left.
   absl::Status Advance(absl::Time now, TcpPairs* pairs);
   void AddEntries(std::vector<pollfd>* entries) const;
   // Returns when the first of those that have sent nothing yet is dropped.

@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/random.h"
 #include "client/comm/data_key.h"
 
@@ -23,6 +24,9 @@ namespace {
 constexpr char kCipher[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[] = {0x13, 0x01};
 constexpr char kCurves[] = "X25519:P-256";
+// Taken of a caller, each of which costs time: one, and again where another
+// curve is asked for.
+constexpr int kMaxIdentities = 2;
 constexpr char kPurpose[] = "coxswain data connection 1";
 
 struct KdfFree {
@@ -83,7 +87,10 @@ TlsKeys::TlsKeys(const CommunicatorOptions& options)
     : key_(options.data_key),
       communicator_(options.id),
       size_(options.size),
-      rank_(options.rank) {}
+      rank_(options.rank),
+      identity_prefix_(absl::StrCat("coxswain/1/", key_->generation(), "/",
+                                    absl::Hex(StableHash(communicator_)),
+                                    "/")) {}
 
 absl::StatusOr<std::unique_ptr<TlsKeys>> TlsKeys::Make(
     const CommunicatorOptions& options) {
@@ -128,16 +135,19 @@ absl::StatusOr<TlsSsl> TlsKeys::Begin(TlsEnd* end) const {
 }
 
 std::string TlsKeys::Identity(int caller, int called) const {
-  return absl::StrCat("coxswain/1/", key_->generation(), "/",
-                      absl::Hex(StableHash(communicator_)), "/", caller, "/",
-                      called);
+  return absl::StrCat(identity_prefix_, caller, "/", called);
 }
 
 std::optional<int> TlsKeys::CallerOf(absl::string_view identity) const {
-  for (int caller = rank_ + 1; caller < size_; ++caller) {
-    if (identity == Identity(caller, rank_)) return caller;
+  absl::string_view ranks = identity;
+  int caller = 0;
+  if (!absl::ConsumePrefix(&ranks, identity_prefix_) ||
+      !absl::SimpleAtoi(ranks.substr(0, ranks.find('/')), &caller) ||
+      caller <= rank_ || caller >= size_ ||
+      identity != Identity(caller, rank_)) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  return caller;
 }
 
 std::unique_ptr<SSL_SESSION, TlsFree> TlsKeys::KeyOf(SSL* ssl, int caller,
@@ -176,11 +186,13 @@ int TlsKeys::Find(SSL* ssl, const unsigned char* identity, size_t bytes,
                   SSL_SESSION** key) {
   const auto* const keys =
       static_cast<const TlsKeys*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)));
+  auto* const end = static_cast<TlsEnd*>(SSL_get_app_data(ssl));
+  *key = nullptr;  // without one the handshake fails
+  if (++end->identities > kMaxIdentities) return 0;
   const auto caller = keys->CallerOf(
       absl::string_view(reinterpret_cast<const char*>(identity), bytes));
-  *key = nullptr;  // without one the handshake fails
   if (!caller.has_value()) return 1;
-  static_cast<TlsEnd*>(SSL_get_app_data(ssl))->peer = *caller;
+  end->peer = *caller;
   *key = keys->KeyOf(ssl, *caller, keys->rank_).release();
   return *key != nullptr;
 }

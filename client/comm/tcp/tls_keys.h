@@ -31,6 +31,7 @@ struct TlsEnd {
   bool calls = false;
   int peer = -1;         // of one that is called: once it is known
   std::string identity;  // that a caller shows
+  int identities = 0;    // shown to one that is called
 };
 
 // What a rank encrypts its connections of one communicator with: TLS 1.3 by a
@@ -71,6 +72,7 @@ class TlsKeys {
   const std::string communicator_;
   const int size_;
   const int rank_;
+  const std::string identity_prefix_;
   TlsContext context_;
 };
 
