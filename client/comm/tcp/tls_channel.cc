@@ -124,11 +124,16 @@ absl::Status TlsChannel::Outcome(int result, bool* receives,
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
     return absl::OkStatus();
   }
-  if (!socket_failed_.ok()) return *direction = socket_failed_;
-  if (error == SSL_ERROR_ZERO_RETURN) {
-    return *direction = absl::UnavailableError("it closed the connection");
+  if (!socket_failed_.ok()) {
+    *direction = socket_failed_;
+  } else if (error == SSL_ERROR_ZERO_RETURN) {
+    *direction = absl::UnavailableError("it closed the connection");
+  } else {
+    return failed_ = WhyRefused();
   }
-  return failed_ = WhyRefused();
+  // Other users of OpenSSL in this thread would take what is left for theirs.
+  ERR_clear_error();
+  return *direction;
 }
 
 absl::Status TlsChannel::WhyRefused() const {

@@ -1,5 +1,6 @@
 #include "client/comm/tcp/tls_channel.h"
 
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/ssl.h>
@@ -291,6 +292,20 @@ TEST_F(TlsChannelTest, WhatHasArrivedIsReceivedAfterASendHasFailed) {
   EXPECT_THAT(called_->Receive(buffer, sizeof(buffer)),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("it closed the connection")));
+}
+
+TEST_F(TlsChannelTest, ErrorsAreNotLeftInTheQueueOfTheThread) {
+  Open();
+  EXPECT_EQ(Move(caller_.get(), called_.get(), "hello", 2), "hello");
+  std::string record("\x17\x03\x03\x00\x20", 5);
+  record.resize(5 + 0x20, 'x');
+  const iovec part = {record.data(), record.size()};
+  EXPECT_OK(SendSome(caller_->socket(), &part, 1));
+  char buffer[16];
+  EXPECT_THAT(called_->Receive(buffer, sizeof(buffer)),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("changed on its way")));
+  EXPECT_EQ(ERR_peek_error(), 0u);
 }
 
 TEST_F(TlsChannelTest, AnEndThatSendsNothingMoreStillReceives) {

@@ -79,6 +79,7 @@ void TlsFree::operator()(SSL_SESSION* session) const {
 
 std::string TlsReason() {
   const auto error = ERR_peek_last_error();
+  ERR_clear_error();
   const char* const reason = ERR_reason_error_string(error);
   return reason == nullptr ? absl::StrCat("error ", error) : reason;
 }

@@ -76,7 +76,7 @@ class TlsKeys {
   TlsContext context_;
 };
 
-// Returns what OpenSSL has found wrong last in this thread.
+// Returns what OpenSSL has found wrong last in this thread, which forgets it.
 std::string TlsReason();
 
 }  // namespace coxswain
