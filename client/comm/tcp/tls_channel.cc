@@ -3,6 +3,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cstring>
@@ -102,7 +103,7 @@ absl::StatusOr<std::unique_ptr<TlsChannel>> TlsChannel::Call(
 absl::StatusOr<std::unique_ptr<TlsChannel>> TlsChannel::Answer(
     std::shared_ptr<const TlsKeys> keys, UniqueFd socket) {
   std::unique_ptr<TlsChannel> channel(new TlsChannel(
-      std::move(keys), std::move(socket), TlsEnd(), kBytesByOneKey));
+      std::move(keys), std::move(socket), TlsEnd(), kBytesByOneKeyOfCalled));
   COXSWAIN_RETURN_IF_ERROR(channel->Begin());
   return channel;
 }
@@ -160,6 +161,12 @@ absl::Status TlsChannel::CheckHandshake() {
 
 absl::Status TlsChannel::ChangeKeyInTime() {
   if (by_this_key_ < bytes_by_one_key_ || sends_half_) return absl::OkStatus();
+  // Nothing is received while the message that changes it waits for room; two
+  // ends that both do would wait for ever.
+  pollfd room = {socket_.get(), POLLOUT, 0};
+  if (by_this_key_ / kLatest < bytes_by_one_key_ && poll(&room, 1, 0) != 1) {
+    return absl::OkStatus();
+  }
   if (SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) != 1) {
     return failed_ = absl::InternalError(
                absl::StrCat("OpenSSL changes no key: ", TlsReason()));

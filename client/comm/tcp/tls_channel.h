@@ -31,8 +31,11 @@ class TlsChannel {
  public:
   static constexpr int64_t kMaxHandshakeBytes = 4096;
   // RFC 8446 (5.5) allows 2^24.5 full records by one key, which are 388 GB:
-  // Send takes another one well before.
+  // Send takes another one well before: once the socket has room, or at
+  // kLatest times as many. Called ends do at other times than those that call.
   static constexpr int64_t kBytesByOneKey = int64_t{1} << 36;
+  static constexpr int64_t kBytesByOneKeyOfCalled = kBytesByOneKey / 4 * 3;
+  static constexpr int64_t kLatest = 4;
 
   // Of the rank that calls `peer`, which is a lower one ...
   static absl::StatusOr<std::unique_ptr<TlsChannel>> Call(
