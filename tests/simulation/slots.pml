@@ -58,6 +58,8 @@ byte sending[SLOTS];
 byte arriving[SLOTS];
 /* Of the sender: blocks sent, and those that it knows to be taken. */
 byte ahead, behind;
+/* Of the sender: blocks whose slots are not read any more. */
+byte written;
 /* Of the receiver: blocks arrived, and taken. */
 byte arrived, taken;
 bool opened;   /* by the receiver */
@@ -145,6 +147,7 @@ end_nothing_to_write:
           assert(kind == OPEN || sending[block % SLOTS] == half);
           queued?kind,block;
           there!kind,block,half;
+          written = (kind == SLOT -> written + 1 : written);
           half = 0
         }
      :: atomic { stopped[SENDER] -> break }
@@ -209,7 +212,7 @@ end_nothing_to_read:
      :: atomic { kind == END -> lost[SENDER] = true; break }
      :: atomic {
           kind == FREED ->
-          assert(number > behind && number <= ahead);
+          assert(number > behind && number <= written);
           behind = number
         }
      fi

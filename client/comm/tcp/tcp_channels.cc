@@ -168,7 +168,11 @@ absl::Status TcpChannels::Send(End* end, const Span& block,
   }
   // Free, so used by this thread alone.
   std::memcpy(slot, block.data, static_cast<size_t>(block.bytes()));
-  send_(end->peer, frame, slot, end->memory);
+  send_(end->peer, frame, slot,
+        std::shared_ptr<char>(
+            slot, [memory = end->memory, written = end->written](char*) {
+              written->fetch_add(1);
+            }));
   return absl::OkStatus();
 }
 
@@ -255,7 +259,9 @@ absl::Status TcpChannels::Take(int peer, const ControlFrame& frame) {
       ++end->ahead;
       break;
     case ControlFrame::Kind::kFreed:
-      if (!end->sends || frame.id <= end->behind || frame.id > end->ahead) {
+      // Of one that is still being written, the slot is read.
+      if (!end->sends || frame.id <= end->behind ||
+          frame.id > end->written->load()) {
         return OutOfPlace();
       }
       end->behind = frame.id;

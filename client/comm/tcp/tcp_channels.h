@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_COMM_TCP_TCP_CHANNELS_H_
 #define COXSWAIN_CLIENT_COMM_TCP_TCP_CHANNELS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -26,14 +27,17 @@ namespace coxswain {
 // have: a sender knows then that the receiver has as many slots free as itself.
 // Block i of a channel goes into slot i modulo their number, on both ends. The
 // receiver sends how many blocks it has taken in all (kFreed), and the sender
-// is never further ahead than there are slots. kClose ends it from either end.
+// is never further ahead than there are slots; a count of blocks that are still
+// being written is refused. kClose ends it from either end.
 // tests/simulation/slots.pml has this as a model that is checked exhaustively.
 //
 // Threading: thread-safe. What TcpMessages calls may hold the lock of its
 // connections; this class sends without its own.
 class TcpChannels {
  public:
-  // Sends a frame, and `bytes`, which `memory` keeps until they are written.
+  // Sends a frame, and `bytes`, which `memory` keeps. It is released once they
+  // are written, or not read any more, in the order of the frames, and before
+  // Take gets what the peer answers.
   using SendFrame =
       std::function<void(int peer, const ControlFrame& frame, const char* bytes,
                          std::shared_ptr<char> memory)>;
@@ -85,6 +89,9 @@ class TcpChannels {
     std::vector<CollectiveHeader> headers;  // by slot, of a receiver
     uint64_t ahead = 0;
     uint64_t behind = 0;
+    // Of a sender: blocks whose slots are not read any more.
+    std::shared_ptr<std::atomic<uint64_t>> written =
+        std::make_shared<std::atomic<uint64_t>>(0);
     absl::Status ended;  // why nothing more comes, or can be sent
     CondVar changed;
 
