@@ -45,6 +45,12 @@ std::optional<ControlFrame> DecodeFrame(const FixedPart& fixed) {
   return frame;
 }
 
+bool Answers(ControlFrame::Kind kind) {
+  return kind == ControlFrame::Kind::kClear ||
+         kind == ControlFrame::Kind::kTaken ||
+         kind == ControlFrame::Kind::kRefused;
+}
+
 // Where bytes go that no receiver waits for.
 constexpr int64_t kSinkBytes = 16 << 10;
 char* Sink() {
@@ -57,13 +63,29 @@ char* Sink() {
 void ControlStream::Queue(const ControlFrame& frame, const char* bytes,
                           std::shared_ptr<char> memory) {
   if (ended_) return;
+  if (frame.kind == ControlFrame::Kind::kFreed) {
+    // A peer that does not read would have one more kept for each block.
+    const auto earlier =
+        std::find_if(output_.begin(), output_.end(), [&](const Output& one) {
+          return one.kind == frame.kind && one.tag == frame.tag &&
+                 one.sender == frame.header.root && !HasBegun(one);
+        });
+    if (earlier != output_.end()) {
+      earlier->fixed = EncodeFrame(frame);
+      return;
+    }
+  }
   Output output;
+  output.kind = frame.kind;
+  output.tag = frame.tag;
+  output.sender = frame.header.root;
   output.fixed = EncodeFrame(frame);
   output.bytes = bytes;
   output.size = kFixedBytes + frame.bytes;
   // Blocks are never dropped, and count by themselves.
   output.id = frame.kind == ControlFrame::Kind::kSlot ? 0 : frame.id;
   output.memory = std::move(memory);
+  if (Answers(frame.kind)) ++answers_;
   output_.push_back(std::move(output));
 }
 
@@ -87,6 +109,7 @@ absl::StatusOr<int64_t> ControlStream::Flush() {
     output.sent += sent;
     total += sent;
     if (output.sent < output.size) break;
+    if (Answers(output.kind)) --answers_;
     output_.pop_front();
   }
   return total;
@@ -104,9 +127,7 @@ void ControlStream::Drop(uint64_t id) {
       ++output;
       continue;
     }
-    // The peer would take what follows for the rest of it.
-    const bool first = output == output_.begin();
-    if (output->sent > 0 || (first && stream_.sends_half())) return End();
+    if (HasBegun(*output)) return End();
     output = output_.erase(output);
   }
 }
@@ -158,6 +179,7 @@ void ControlStream::End() {
   if (ended_) return;
   ended_ = true;
   output_.clear();
+  answers_ = 0;
   stream_.EndSending();
 }
 

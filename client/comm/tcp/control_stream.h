@@ -70,13 +70,17 @@ class ControlStream {
   int fd() const { return stream_.fd(); }
 
   // Appends a frame; `bytes` stay until it has been written, or dropped, by the
-  // caller or by `memory`.
+  // caller or by `memory`. A kFreed takes the place of one of its channel that
+  // is not begun.
   void Queue(const ControlFrame& frame, const char* bytes,
              std::shared_ptr<char> memory = nullptr);
   // Writes what the system takes, about kTurnBytes at most; returns how many
   // bytes. Where there is output after it, poll shows when more can be written.
   absl::StatusOr<int64_t> Flush();
   bool has_output() const { return !output_.empty(); }
+  // Returns how many answers about messages are still to be written: kClear,
+  // kTaken and kRefused.
+  int answers() const { return answers_; }
   // Returns whether bytes of a message are still to be written.
   bool IsWriting(uint64_t id) const;
   // The bytes of a message that is dropped are not read any more; nor are any
@@ -100,11 +104,21 @@ class ControlStream {
     int64_t size = 0;  // of all
     int64_t sent = 0;
     uint64_t id = 0;  // of a message
+    ControlFrame::Kind kind = ControlFrame::Kind::kEnd;
+    uint32_t tag = 0;
+    int sender = 0;  // of a channel
     std::shared_ptr<char> memory;
   };
 
+  // Returns whether the peer takes what follows for the rest of it.
+  bool HasBegun(const Output& output) const {
+    return output.sent > 0 ||
+           (&output == &output_.front() && stream_.sends_half());
+  }
+
   TcpStream stream_;
   std::deque<Output> output_;
+  int answers_ = 0;  // of these
   bool ended_ = false;
   // What is being read.
   std::array<char, ControlFrame::kFixed> fixed_ = {};

@@ -26,10 +26,11 @@ namespace coxswain {
 // Each end sends kOpen with its slots once, and no block travels before both
 // have: a sender knows then that the receiver has as many slots free as itself.
 // Block i of a channel goes into slot i modulo their number, on both ends. The
-// receiver sends how many blocks it has taken in all (kFreed), and the sender
-// is never further ahead than there are slots; a count of blocks that are still
-// being written is refused. kClose ends it from either end.
-// tests/simulation/slots.pml has this as a model that is checked exhaustively.
+// receiver sends how many blocks it has taken in all (kFreed), where one that
+// is not written yet gives way to the next, and the sender is never further
+// ahead than there are slots; a count of blocks that are still being written is
+// refused. kClose ends it from either end. tests/simulation/slots.pml has this
+// as a model that is checked exhaustively.
 //
 // Threading: thread-safe. What TcpMessages calls may hold the lock of its
 // connections; this class sends without its own.

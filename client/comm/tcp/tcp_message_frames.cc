@@ -38,6 +38,10 @@ absl::StatusOr<char*> TcpMessages::Place(int rank, const ControlFrame& frame) {
 }
 
 absl::Status TcpMessages::Take(int rank, const ControlFrame& frame) {
+  if (PeerOf(rank).stream.answers() > kMaxAnswers) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "it sends, and has not read ", kMaxAnswers, " answers to it"));
+  }
   switch (frame.kind) {
     case ControlFrame::Kind::kAnnounce:
       return TakeAnnounced(rank, frame);

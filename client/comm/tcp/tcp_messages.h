@@ -53,6 +53,8 @@ class TcpMessages {
   };
   using MessagePtr = std::shared_ptr<Message>;
   static constexpr int kMaxAnnounced = 256;  // of one peer, not yet received
+  // Of one peer, which it has not read.
+  static constexpr int kMaxAnswers = 1 << 16;
   // Of the back end's own messages; users have all others.
   static constexpr uint32_t kOwnTag = 0xffffffffu;
 
