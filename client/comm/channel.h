@@ -43,6 +43,9 @@ struct ChannelOptions {
 };
 constexpr int kMaxChannelSlots = 1024;
 constexpr int64_t kMaxChannelBytes = int64_t{1} << 30;  // of all slots
+// Ends that a rank has opened and a peer has not, those included that it has
+// closed: at most so many.
+constexpr int kMaxUnopenedChannels = 256;
 
 class ChannelSender {
  public:

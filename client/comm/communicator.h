@@ -108,7 +108,8 @@ class Communicator {
   // Open this rank's end of a channel (client/comm/channel.h) to, or from,
   // another rank, which opens the other end with the same slots. Do not wait
   // for that. INVALID_ARGUMENT for options that are not valid, or a tag that
-  // was used; RESOURCE_EXHAUSTED if there is no memory for the slots.
+  // was used; RESOURCE_EXHAUSTED if there is no memory for the slots, or the
+  // peer has not opened kMaxUnopenedChannels others.
   absl::StatusOr<std::unique_ptr<ChannelSender>> OpenSender(
       const ChannelOptions& options);
   absl::StatusOr<std::unique_ptr<ChannelReceiver>> OpenReceiver(

@@ -82,12 +82,23 @@ absl::StatusOr<TcpChannels::End*> TcpChannels::Open(
   {
     MutexLock lock(&mutex_);
     if (!stopped_.ok()) return stopped_;
+    const auto lost = lost_.find(options.peer);
+    if (lost == lost_.end() &&
+        ends_.count({options.peer, options.tag, sends}) == 0) {
+      // The peer would end the connection.
+      if (unheard_[options.peer] >= kMaxUnopenedChannels) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "rank ", options.peer, " has not opened ", kMaxUnopenedChannels,
+            " channels of ", name_, " that rank ", rank_,
+            " has; open some of them there first"));
+      }
+      ++unheard_[options.peer];
+    }
     end = &EndOf(options.peer, options.tag, sends);
     if (end->opened) {
       return absl::InvalidArgumentError(absl::StrCat(
           NameOf(*end), ": it has been opened before; take another tag"));
     }
-    const auto lost = lost_.find(options.peer);
     if (lost != lost_.end()) end->ended = lost->second;
     end->opened = true;
     end->slot_bytes = options.slot_bytes;
@@ -286,12 +297,14 @@ absl::Status TcpChannels::TakeOpen(int peer, const ControlFrame& frame) {
   }
   const End* const known = Find(peer, frame);
   if (known != nullptr && known->answered) return OutOfPlace();
-  if (known == nullptr && ++unanswered_[peer] > kMaxUnanswered) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "more than ", kMaxUnanswered, " of its channels wait to be opened"));
+  if (known == nullptr && ++unanswered_[peer] > kMaxUnopenedChannels) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more than ", kMaxUnopenedChannels,
+                     " of its channels wait to be opened"));
   }
   End& end = EndOf(peer, frame.tag, /*sends=*/sender == rank_);
   end.answered = true;
+  if (end.opened) --unheard_[peer];
   end.their_slots = static_cast<int64_t>(frame.id);
   end.their_bytes = frame.header.count;
   Match(&end);

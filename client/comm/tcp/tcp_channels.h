@@ -45,14 +45,13 @@ class TcpChannels {
   // What still comes for this memory is thrown away.
   using Discard =
       std::function<void(int peer, const char* memory, int64_t bytes)>;
-  // Ends that one peer has opened and this rank has not: at most so many.
-  static constexpr int kMaxUnanswered = 256;
 
   // `name` is of the communicator.
   TcpChannels(int rank, std::string name, SendFrame send, Discard discard);
 
   // Do not wait for the peer. The options are valid. RESOURCE_EXHAUSTED if
-  // there is no memory, INVALID_ARGUMENT for a tag that was used.
+  // there is no memory, or the peer has not opened kMaxUnopenedChannels others;
+  // INVALID_ARGUMENT for a tag that was used.
   absl::StatusOr<std::unique_ptr<ChannelSender>> OpenSender(
       const ChannelOptions& options);
   absl::StatusOr<std::unique_ptr<ChannelReceiver>> OpenReceiver(
@@ -136,7 +135,10 @@ class TcpChannels {
   Mutex mutex_;
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<int, absl::Status> lost_ ABSL_GUARDED_BY(mutex_);
+  // Ends of a peer that this rank has not opened.
   std::map<int, int> unanswered_ ABSL_GUARDED_BY(mutex_);
+  // Ends of this rank that a peer has not opened, as far as it has sent.
+  std::map<int, int> unheard_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, std::unique_ptr<End>> ends_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -63,5 +63,19 @@ TEST_F(TcpChannelsTest, ABlockThatIsStillBeingWrittenIsNotFreed) {
   ASSERT_OK(Send());
 }
 
+TEST_F(TcpChannelsTest, MoreEndsThanThePeerTakesAreNotOpened) {
+  for (uint32_t tag = 0; tag < kMaxUnopenedChannels; ++tag) {
+    ASSERT_OK(channels_.OpenSender({1, tag, kSlotBytes, 2}));
+  }
+  // Closed ones count with the peer.
+  const ChannelOptions next = {1, kMaxUnopenedChannels, kSlotBytes, 2};
+  EXPECT_THAT(channels_.OpenReceiver(next),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       testing::HasSubstr("rank 1 has not opened 256")));
+  ASSERT_OK(channels_.OpenSender({2, 0, kSlotBytes, 2}));
+  ASSERT_OK(channels_.Take(1, Answer(Kind::kOpen, 2)));
+  ASSERT_OK(channels_.OpenReceiver(next));
+}
+
 }  // namespace
 }  // namespace coxswain
