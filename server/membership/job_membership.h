@@ -54,8 +54,9 @@ class JobMembership {
     absl::Duration calendar;
     // Returns a number that no generation has had.
     std::function<Generation()> next_generation;
-    // Returns the secret of a new generation.
-    std::function<std::string()> new_data_key;
+    // Returns the secret of a new generation, which overwrites itself at its
+    // end. It is never copied here.
+    std::function<std::shared_ptr<const std::string>()> new_data_key;
   };
 
   // A new job. The coordinator must outlive it.

@@ -133,7 +133,7 @@ void JobMembership::EndGeneration(const absl::Status& status,
   }
   effects->push_back(job_effect::NotifyEnded{job_.run.generation, status});
   job_.state = JobState::kEnded;
-  job_.run.data_key.clear();
+  job_.run.data_key.reset();
   StateBatch batch;
   if (job_.run.finished) {
     AnswerAll(JobFinishedError(job_.last_event), now, effects);

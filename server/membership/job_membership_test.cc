@@ -2,6 +2,7 @@
 
 #include "server/membership/job_membership.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -115,7 +116,10 @@ class JobMembershipTest : public testing::Test {
       return Generation(++generations_);
     };
     coordinator_.new_data_key = [this] {
-      return absl::StrCat("key of generation ", generations_);
+      const auto key = std::make_shared<const std::string>(
+          absl::StrCat("key of generation ", generations_));
+      data_key_ = key;
+      return key;
     };
   }
 
@@ -199,6 +203,7 @@ class JobMembershipTest : public testing::Test {
 
   absl::Time now_ = absl::FromUnixSeconds(1000);
   int64_t generations_ = 0;
+  std::weak_ptr<const std::string> data_key_;  // of the last generation
   JobMembership::Coordinator coordinator_;
   JobMembership job_{&coordinator_, "job", now_};
 };
@@ -214,6 +219,7 @@ TEST_F(JobMembershipTest, LivesThroughALossAndGoesOn) {
               ElementsAre("send abort", "close 1", "send abort", "close 2",
                           "ended 1", "save"));
   EXPECT_EQ(job_.state(), JobState::kEnded);
+  EXPECT_TRUE(data_key_.expired());
 
   EXPECT_THAT(Take(MakeJoin(2, 0, 1, Generation(1))), IsEmpty());
   EXPECT_EQ(job_.state(), JobState::kForming);
@@ -229,7 +235,8 @@ TEST_F(JobMembershipTest, LivesThroughALossAndGoesOn) {
   EXPECT_EQ(result.term, Term(3));
   EXPECT_EQ(result.rank, 1);
   EXPECT_EQ(result.previous, Generation(1));
-  EXPECT_EQ(result.data_key, "key of generation 2");
+  ASSERT_NE(result.data_key, nullptr);
+  EXPECT_EQ(*result.data_key, "key of generation 2");
   ASSERT_THAT(*result.lost, SizeIs(1));
   EXPECT_EQ((*result.lost)[0].member.incarnation, Incarnation(2));
 }
@@ -461,7 +468,7 @@ TEST_F(JobMembershipTest, GoesOnWithWhatAnEarlierTermHasLeft) {
   const JobEffects again = Take(MakeJoin(2, 0, 1));
   const auto& answer = Only<job_effect::Answer>(again);
   ASSERT_OK(answer.result);
-  EXPECT_EQ(answer.result->data_key, "");
+  EXPECT_EQ(answer.result->data_key, nullptr);
   EXPECT_THAT(job_.Admit(Generation(5), Incarnation(2)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("has left the job")));

@@ -59,8 +59,8 @@ struct RunRecord {
   // When the first member left for the next generation.
   std::optional<absl::Time> making_way;
   std::string fallback_address;  // of rank 0's; empty: it has none
-  // Secret: see JoinResponse. In memory alone.
-  std::string data_key;
+  // Secret: see JoinResponse. In memory alone, and null once it has ended.
+  std::shared_ptr<const std::string> data_key;
 };
 
 struct JobRecord {

@@ -1,6 +1,10 @@
 #include "server/membership/membership.h"
 
+#include <strings.h>
+
+#include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,10 +26,14 @@ Membership::Membership(const MembershipOptions& options,
     return Generation(next_generation_++);
   };
   coordinator_.new_data_key = [random = deps.random] {
-    std::string key;
-    while (key.size() < kDataKeyBytes) {
+    const std::shared_ptr<std::string> key(
+        new std::string(kDataKeyBytes, '\0'), [](std::string* secret) {
+          explicit_bzero(secret->data(), secret->size());
+          delete secret;
+        });
+    for (size_t at = 0; at < kDataKeyBytes; at += sizeof(uint64_t)) {
       const uint64_t bits = random->Next();
-      key.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+      std::memcpy(key->data() + at, &bits, sizeof(bits));
     }
     return key;
   };

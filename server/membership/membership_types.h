@@ -56,7 +56,8 @@ struct JoinResult {
   std::shared_ptr<const std::vector<LostMember>> lost;  // may be null
   int lost_count = 0;  // of all, named in `lost` or not
   std::string reason;
-  std::string data_key;  // secret: see JoinResponse; empty: it was lost
+  // Secret: see JoinResponse. Null: it was lost.
+  std::shared_ptr<const std::string> data_key;
 };
 
 using JoinCallback = std::function<void(absl::StatusOr<JoinResult>)>;

@@ -177,7 +177,9 @@ grpc::ServerUnaryReactor* RendezvousService::Join(
       std::move(join), call->Done([may_have_key](const JoinResult& result,
                                                  v1::JoinResponse* answer) {
         *answer = ToProto(result);
-        if (may_have_key) answer->set_data_key(result.data_key);
+        if (may_have_key && result.data_key != nullptr) {
+          answer->set_data_key(*result.data_key);
+        }
       }));
   call->OnceCancelled(
       [membership = membership_, join_id] { membership->Withdraw(join_id); });

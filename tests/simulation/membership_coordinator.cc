@@ -1,6 +1,7 @@
 #include "tests/simulation/membership_coordinator.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -48,7 +49,9 @@ MembershipCoordinator::MembershipCoordinator(
         next_generation_ > 1;
     return Generation(repeats ? next_generation_ - 1 : next_generation_++);
   };
-  coordinator_.new_data_key = [] { return std::string("a key"); };
+  coordinator_.new_data_key = [] {
+    return std::make_shared<const std::string>("a key");
+  };
   ++cluster->next_term;
   cluster->next_plan_version = 1;
   server::StateBatch batch;
