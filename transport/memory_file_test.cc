@@ -16,7 +16,7 @@
 namespace coxswain {
 namespace {
 
-std::string Read(const std::string& path) {
+std::string ContentsOf(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
@@ -40,10 +40,10 @@ TEST(MemoryFileTest, HasNothingToReadBeforeItIsSet) {
 TEST(MemoryFileTest, IsReplacedInOnePiece) {
   MemoryFile file;
   ASSERT_OK(file.Set("a long first text"));
-  EXPECT_EQ(Read(file.path()), "a long first text");
+  EXPECT_EQ(ContentsOf(file.path()), "a long first text");
   std::ifstream before(file.path());
   ASSERT_OK(file.Set("second"));
-  EXPECT_EQ(Read(file.path()), "second");
+  EXPECT_EQ(ContentsOf(file.path()), "second");
   // Who has opened it before reads on as if nothing had happened.
   std::string rest;
   std::getline(before, rest);
@@ -74,7 +74,7 @@ TEST(MemoryFileTest, ItsPathNamesNoOtherFileAfterwards) {
   const std::string path = file->path();
   file.reset();
   const UniqueFd other(open("/dev/zero", O_RDONLY));
-  EXPECT_EQ(Read(path), "cannot be read");
+  EXPECT_EQ(ContentsOf(path), "cannot be read");
   const MemoryFile next;
   EXPECT_EQ(next.path(), path);  // Descriptors are used again.
 }

@@ -18,8 +18,9 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-// Starts a job of two with 2 s to join, and expects both to time out.
-void ExpectClearError(const std::string& address) {
+// Starts a job of two with 2 s to join, and expects both to time out, with this
+// advice.
+void ExpectClearError(const std::string& address, const std::string& advice) {
   const absl::Time begun = Clock::Real()->Now();
   auto launcher =
       Start(Launcher({"--nproc", "2", "--job", "rows", "--coordinator", address,
@@ -37,21 +38,22 @@ void ExpectClearError(const std::string& address) {
               Each(AllOf(HasSubstr("could not join job 'rows' within 2s"),
                          HasSubstr(absl::StrCat("the coordinator at ", address,
                                                 " never answered")),
-                         HasSubstr("Start it with `coxswain serve` or check "
-                                   "--coordinator"))));
+                         HasSubstr(advice))));
   EXPECT_THAT(launcher->err(), HasSubstr("coxswain: first failure: worker "));
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
 
 TEST(CoordinatorNeverStartsTest, NoServerListens) {
-  ExpectClearError(absl::StrCat("127.0.0.1:", UnusedPort()));
+  ExpectClearError(absl::StrCat("127.0.0.1:", UnusedPort()),
+                   "Start it with `coxswain serve` or check --coordinator");
 }
 
 // A port that takes connections and never answers, as a stopped process does.
 TEST(CoordinatorNeverStartsTest, SomethingSilentListens) {
   int port = 0;
   const UniqueFd fd = ListenOnLoopback(&port);
-  ExpectClearError(absl::StrCat("127.0.0.1:", port));
+  ExpectClearError(absl::StrCat("127.0.0.1:", port),
+                   "check the port in --coordinator");
 }
 
 TEST(LateCoordinatorTest, WorkersReportThatTheyWaitAndThenTrain) {
