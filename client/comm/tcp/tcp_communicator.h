@@ -33,8 +33,8 @@ namespace coxswain {
 // The first frame of each collective carries its header (opening.h).
 // wire_bytes() counts payload, frames and control, without what the kernel adds
 // and without what connecting and encryption take. With options.encrypts all
-// that travels is encrypted (tls_keys.h); FAILED_PRECONDITION without a key, or
-// where only some of the ranks encrypt.
+// that travels is encrypted (tls_keys.h); UNAVAILABLE without a key, and
+// FAILED_PRECONDITION where only some of the ranks encrypt.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(
     const CommunicatorOptions& options);
 

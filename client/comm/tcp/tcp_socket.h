@@ -52,7 +52,7 @@ void EndSendingTcp(const UniqueFd& socket);
 
 // Moves what the system takes, or has, at once; returns how many bytes, 0 where
 // it would have had to wait. The end of a connection is UNAVAILABLE; there is
-// room for one byte at least.
+// space for one byte at least.
 absl::StatusOr<int64_t> SendSome(const UniqueFd& socket, const iovec* parts,
                                  int count);
 absl::StatusOr<int64_t> ReceiveSome(const UniqueFd& socket, void* data,

@@ -31,7 +31,7 @@ class TlsChannel {
  public:
   static constexpr int64_t kMaxHandshakeBytes = 4096;
   // RFC 8446 (5.5) allows 2^24.5 full records by one key, which are 388 GB:
-  // Send takes another one well before: once the socket has room, or at
+  // Send takes another one well before: once the socket has space, or at
   // kLatest times as many. Called ends do at other times than those that call.
   static constexpr int64_t kBytesByOneKey = int64_t{1} << 36;
   static constexpr int64_t kBytesByOneKeyOfCalled = kBytesByOneKey / 4 * 3;
