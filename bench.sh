@@ -21,7 +21,8 @@ with a table. docs/benchmarks.md says how to read it. Needs Debian 12.
   --help            show this
 
 A ratio says how many times better Coxswain is than the peer. The exit status
-is 0 also when a goal is missed, and 1 when something could not be measured.
+is 0 also when a goal is missed or a row skipped (some need root), and 1 when
+something could not be measured.
 
 The peers (pip packages) go to a virtual environment below
 ${XDG_CACHE_HOME:-~/.cache}/coxswain. COXSWAIN_BENCH_PYTHON names another
@@ -86,6 +87,7 @@ build=(
 echo "Building ..." >&2
 "${build[@]}" //tests/bench:libcoxswain_bench.so \
   //tests/bench/worker //tests/bench/worker:comm_worker \
+  //tests/bench/worker:gloo_worker \
   //tests/bench/schedule:schedule_worker \
   //tests/bench/scale:scale_worker //tests/bench/scale:etcd_worker \
   //tests/bench/checkpoint:checkpoint_worker \
@@ -97,6 +99,7 @@ exec "${python}" "${driver}" \
   --library "${PWD}/bazel-bin/tests/bench/libcoxswain_bench.so" \
   --worker "${PWD}/bazel-bin/tests/bench/worker/worker" \
   --comm-worker "${PWD}/bazel-bin/tests/bench/worker/comm_worker" \
+  --gloo-worker "${PWD}/bazel-bin/tests/bench/worker/gloo_worker" \
   --schedule-worker "${PWD}/bazel-bin/tests/bench/schedule/schedule_worker" \
   --scale-worker "${PWD}/bazel-bin/tests/bench/scale/scale_worker" \
   --etcd-worker "${PWD}/bazel-bin/tests/bench/scale/etcd_worker" \

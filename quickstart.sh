@@ -26,6 +26,9 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
   --trace FILE    also write a trace of the steps of each worker, for
                   ui.perfetto.dev: rank 0 of trace.json to trace.rank0.json; of
                   several hooks, the first one's to trace.run1.rank0.json
+  --namespaces    put half of the workers on each of two hosts, which are
+                  network namespaces of this machine with a cable between them.
+                  Needs root (sudo does)
   --python        train by PyTorch's DistributedDataParallel, Accelerate and
                   Trainer instead (examples/python), each followed. Downloads
                   torch from a package index, once (2.5 GB)
@@ -92,6 +95,7 @@ json=""
 trace=""
 training=()
 python=""
+namespaces=""
 epochs=1
 others=""  # an option that does not go with --python
 while [[ $# -gt 0 ]]; do
@@ -104,6 +108,13 @@ while [[ $# -gt 0 ]]; do
     --python)
       [[ "$1" == --python ]] || fail "--python takes no value"
       python=yes
+      shift
+      continue
+      ;;
+    --namespaces)
+      [[ "$1" == --namespaces ]] || fail "--namespaces takes no value"
+      namespaces=yes
+      others="$1"
       shift
       continue
       ;;
@@ -150,6 +161,18 @@ if [[ "${mode}" == parameter-server ]]; then
   device=cpu
 fi
 training+=(--device "${device}")
+nodes=(here)
+if [[ -n "${namespaces}" ]]; then
+  [[ ${EUID} -eq 0 ]] ||
+    fail "--namespaces makes network namespaces, which needs root: run it as" \
+      "root, or with sudo"
+  PATH="${PATH}:/usr/sbin:/sbin"
+  command -v ip > /dev/null ||
+    fail "--namespaces needs the command ip: install the package iproute2"
+  ((workers % 2 == 0)) ||
+    fail "--namespaces has two hosts: --workers must be even, not ${workers}"
+  nodes=("quickstart-$$-bow" "quickstart-$$-stroke")
+fi
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
 tools/install_deps.sh
@@ -201,38 +224,82 @@ clean_up() {
   [[ -z "${coordinator}" ]] || kill "${coordinator}" 2> /dev/null || true
   wait
   rm -rf "${scratch}"
+  [[ -z "${namespaces}" ]] || for node in "${nodes[@]}"; do
+    ip netns del "${node}" 2> /dev/null || true
+  done
 }
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# Runs a command on a host: here, or in the network namespace of that name.
+on() {
+  local node="$1"
+  shift
+  if [[ -n "${namespaces}" ]]; then
+    exec ip netns exec "${node}" "$@"
+  else
+    exec "$@"
+  fi
+}
+
+host=127.0.0.1
+serve=()
+if [[ -n "${namespaces}" ]]; then
+  host=10.79.0.1
+  serve=(--insecure)  # in a network of its own
+  for node in "${nodes[@]}"; do
+    ip netns add "${node}"
+    ip -n "${node}" link set lo up
+  done
+  ip link add cable netns "${nodes[0]}" type veth \
+    peer name cable netns "${nodes[1]}"
+  for i in 0 1; do
+    ip -n "${nodes[i]}" addr add "10.79.0.$((i + 1))/24" dev cable
+    ip -n "${nodes[i]}" link set cable up
+  done
+fi
+
 # The coordinator says on its first line of output that it is listening.
 mkfifo "${scratch}/ready"
 # In a session of its own, so that Ctrl-C ends the launcher first.
-setsid "${coxswain}" serve --listen 127.0.0.1:0 --state-dir "${scratch}/state" \
-  --port-file "${scratch}/port" --log-level warning > "${scratch}/ready" &
+on "${nodes[0]}" setsid "${coxswain}" serve --listen "${host}:0" \
+  --state-dir "${scratch}/state" --port-file "${scratch}/port" \
+  --log-level warning "${serve[@]}" > "${scratch}/ready" &
 coordinator=$!
 exec 3< "${scratch}/ready"
 read -r -t 30 -u 3 || {
   echo "quickstart.sh: the coordinator did not start" >&2
   exit 1
 }
-address="127.0.0.1:$(< "${scratch}/port")"
+address="${host}:$(< "${scratch}/port")"
 echo "Coordinator at ${address}; workers: ${workers}; mode: ${mode};" \
   "hooks to compare: ${#hooks[@]}" >&2
+
+# Runs a launcher on each host with these arguments.
+launch_all() {
+  local launcher=(here "${coxswain}" run "$@")
+  if [[ -n "${namespaces}" ]]; then
+    on "${nodes[0]}" "${coxswain}" run --node "${nodes[0]}" "$@" &
+    launcher=("${nodes[1]}" "${coxswain}" run --node "${nodes[1]}" "$@")
+  fi
+  # In the foreground, where Ctrl-C reaches it.
+  (on "${launcher[@]}") || return
+  [[ -z "${namespaces}" ]] || wait $!
+}
 
 run=0
 for hook in "${hooks[@]}"; do
   run=$((run + 1))
-  launch=(--nnodes 1 --nproc "${workers}" --coordinator "${address}"
-    --job "quickstart-${run}")
+  launch=(--nnodes "${#nodes[@]}" --nproc $((workers / ${#nodes[@]}))
+    --coordinator "${address}" --job "quickstart-${run}")
   [[ "${mode}" == collective ]] || launch+=(--backend parameter_server)
   if [[ -n "${trace}" ]]; then
     file="${trace}"
     [[ ${#hooks[@]} -eq 1 ]] || file="$(trace_of_run "${trace}" "${run}")"
     launch+=(--trace "${file}")
   fi
-  "${coxswain}" run "${launch[@]}" -- \
+  launch_all "${launch[@]}" -- \
     "${trainer}" --events --hook "${hook}" "${training[@]}" < /dev/null |
     "${report}" progress --hook "${hook}" --into "${scratch}/results"
 done

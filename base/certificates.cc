@@ -8,9 +8,11 @@
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <ctime>
 #include <utility>
 
@@ -28,6 +30,7 @@ using Bio = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
 using Certificate = std::unique_ptr<X509, FreedBy<X509_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, FreedBy<X509_EXTENSION_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, FreedBy<GENERAL_NAMES_free>>;
+using SslContext = std::unique_ptr<SSL_CTX, FreedBy<SSL_CTX_free>>;
 using Store = std::unique_ptr<X509_STORE, FreedBy<X509_STORE_free>>;
 using StoreContext =
     std::unique_ptr<X509_STORE_CTX, FreedBy<X509_STORE_CTX_free>>;
@@ -242,6 +245,29 @@ void ReadNames(X509* certificate, CertificateFacts* facts) {
   }
 }
 
+std::string NameOf(const X509_NAME* name) {
+  char text[256] = "";
+  X509_NAME_get_text_by_NID(name, NID_commonName, text, sizeof(text));
+  return text;
+}
+
+// As OpenSSL does before it uses one, the `first` of a chain or another.
+absl::Status CheckStrong(SSL_CTX* context, X509* certificate, bool first,
+                         int number) {
+  const bool taken = first ? SSL_CTX_use_certificate(context, certificate) == 1
+                           : SSL_CTX_add1_chain_cert(context, certificate) == 1;
+  if (taken) return absl::OkStatus();
+  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+  const std::string why = reason == nullptr ? "unknown reason" : reason;
+  ERR_clear_error();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "certificate ", number, " in the file, '",
+      NameOf(X509_get_subject_name(certificate)),
+      "', is too weak for the TLS of this system (", why,
+      "): make one with a key of P-256, or of RSA with 2048 bits or more, that "
+      "is signed over SHA-256"));
+}
+
 // Returns all certificates in the text.
 std::vector<Certificate> ParseAll(absl::string_view pem) {
   std::vector<Certificate> all;
@@ -308,10 +334,7 @@ absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
   COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
                             ParseCertificate(pem));
   CertificateFacts facts;
-  char name[256] = "";
-  X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()),
-                            NID_commonName, name, sizeof(name));
-  facts.common_name = name;
+  facts.common_name = NameOf(X509_get_subject_name(certificate.get()));
   ReadNames(certificate.get(), &facts);
   facts.not_before = TimeOf(X509_get0_notBefore(certificate.get()));
   facts.not_after = TimeOf(X509_get0_notAfter(certificate.get()));
@@ -339,6 +362,60 @@ absl::Status CheckCertificates(absl::string_view pem) {
     if (whole > 0) return absl::OkStatus();
     return absl::InvalidArgumentError("no certificate as PEM text");
   }
+}
+
+absl::Status CheckStrongChain(absl::string_view chain) {
+  const SslContext context(SSL_CTX_new(TLS_method()));
+  if (context == nullptr) return Failed("check a certificate");
+  int number = 0;
+  for (const Certificate& one : ParseAll(chain)) {
+    const bool first = ++number == 1;
+    COXSWAIN_RETURN_IF_ERROR(
+        CheckStrong(context.get(), one.get(), first, number));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStrongAuthorities(absl::string_view ca) {
+  const SslContext context(SSL_CTX_new(TLS_method()));
+  if (context == nullptr) return Failed("check a certificate");
+  absl::Status weak;
+  int number = 0;
+  for (const Certificate& one : ParseAll(ca)) {
+    const absl::Status status = CheckStrong(context.get(), one.get(),
+                                            /*first=*/false, ++number);
+    if (status.ok()) return status;
+    if (weak.ok()) weak = status;
+  }
+  return weak;
+}
+
+absl::Status CheckChainIsNotCut(absl::string_view chain,
+                                absl::string_view before) {
+  const std::vector<Certificate> shown = ParseAll(chain);
+  const std::vector<Certificate> known = ParseAll(before);
+  const auto is_here = [&](const X509_NAME* name) {
+    return std::any_of(shown.begin(), shown.end(), [&](const auto& one) {
+      return X509_NAME_cmp(X509_get_subject_name(one.get()), name) == 0;
+    });
+  };
+  for (size_t i = 1; i < known.size(); ++i) {
+    const X509_NAME* const issuer = X509_get_subject_name(known[i].get());
+    // Peers have roots of their own.
+    if (X509_self_signed(known[i].get(), /*verify_signature=*/0) == 1 ||
+        is_here(issuer)) {
+      continue;
+    }
+    for (const Certificate& one : shown) {
+      if (X509_NAME_cmp(X509_get_issuer_name(one.get()), issuer) != 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the certificate of '", NameOf(issuer), "', which has signed '",
+          NameOf(X509_get_subject_name(one.get())),
+          "', is missing behind it, where it was before: peers could not "
+          "verify it. Add it to the file"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckNotExpired(absl::string_view pem, absl::Time now) {

@@ -79,6 +79,19 @@ absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem);
 // not.
 absl::Status CheckCertificates(absl::string_view pem);
 
+// Fails with INVALID_ARGUMENT if a certificate in the text is one that OpenSSL
+// does not show to peers, by the security level of this system: of a short key,
+// or signed over a hash that can be forged.
+absl::Status CheckStrongChain(absl::string_view chain);
+// The same of authorities: if that is so of all of them.
+absl::Status CheckStrongAuthorities(absl::string_view ca);
+
+// Fails with INVALID_ARGUMENT if an issuer is missing in `chain` that stood in
+// the one of `before`: of a file that is still being written, the certificates
+// at its end.
+absl::Status CheckChainIsNotCut(absl::string_view chain,
+                                absl::string_view before);
+
 // Fails with UNAUTHENTICATED if it has expired by `now`, or is no certificate.
 absl::Status CheckNotExpired(absl::string_view pem, absl::Time now);
 

@@ -79,7 +79,79 @@ void ReduceAs(ElementOp op, void* out, const void* a, const void* b,
   COXSWAIN_CHECK(false);
 }
 
+// Quotients, as they are stored.
+template <typename Element>
+struct Quotient {
+  using Stored = typename Element::Stored;
+  using Value = decltype(Element::Load(Stored()));
+
+  Value operator()(Stored value) const {
+    return Element::Load(Element::Store(Element::Load(value) / divisor));
+  }
+
+  Value divisor;
+};
+// By a power of two, whose inverse is exact: as much, and several times faster.
+template <typename Element>
+struct ExactQuotient {
+  using Stored = typename Element::Stored;
+  using Value = decltype(Element::Load(Stored()));
+
+  Value operator()(Stored value) const {
+    return Element::Load(Element::Store(Element::Load(value) * inverse));
+  }
+
+  Value inverse;
+};
+
+template <typename Element, typename QuotientOf>
+void AddTo(void* out, const void* a, bool divides_a, const void* b,
+           size_t count, QuotientOf quotient) {
+  using Stored = typename Element::Stored;
+  auto* to = static_cast<Stored*>(out);
+  const auto* left = static_cast<const Stored*>(a);
+  const auto* right = static_cast<const Stored*>(b);
+  if (divides_a) {
+    for (size_t i = 0; i < count; ++i) {
+      to[i] = Element::Store(quotient(left[i]) + quotient(right[i]));
+    }
+    return;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = Element::Store(Element::Load(left[i]) + quotient(right[i]));
+  }
+}
+
+template <typename Element>
+void AddQuotientsAs(void* out, const void* a, bool divides_a, const void* b,
+                    int divisor, size_t count) {
+  using Value = typename Quotient<Element>::Value;
+  const auto by = static_cast<Value>(divisor);
+  if ((divisor & (divisor - 1)) == 0) {
+    return AddTo<Element>(out, a, divides_a, b, count,
+                          ExactQuotient<Element>{1 / by});
+  }
+  AddTo<Element>(out, a, divides_a, b, count, Quotient<Element>{by});
+}
+
 }  // namespace
+
+void AddQuotients(ElementType type, void* out, const void* a, bool divides_a,
+                  const void* b, int divisor, size_t count) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return AddQuotientsAs<Plain<float>>(out, a, divides_a, b, divisor, count);
+    case ElementType::kFloat64:
+      return AddQuotientsAs<Plain<double>>(out, a, divides_a, b, divisor,
+                                           count);
+    case ElementType::kFloat16:
+      return AddQuotientsAs<Float16>(out, a, divides_a, b, divisor, count);
+    case ElementType::kBFloat16:
+      return AddQuotientsAs<BFloat16>(out, a, divides_a, b, divisor, count);
+    default:
+      COXSWAIN_CHECK(false);
+  }
+}
 
 void ReduceElements(ElementType type, ElementOp op, void* out, const void* a,
                     const void* b, size_t count) {

@@ -16,6 +16,13 @@ namespace coxswain {
 void ReduceElements(ElementType type, ElementOp op, void* out, const void* a,
                     const void* b, size_t count);
 
+// Sums up parts of a mean: out[i] = a[i] + b[i] / divisor or, with `divides_a`,
+// a[i] / divisor + b[i] / divisor, for floating-point types. Each quotient is
+// rounded to the type before it is added: the same bits as from a division in a
+// pass of its own. `divisor` is at least 1.
+void AddQuotients(ElementType type, void* out, const void* a, bool divides_a,
+                  const void* b, int divisor, size_t count);
+
 }  // namespace coxswain
 
 #endif  // COXSWAIN_BASE_REDUCE_ELEMENTS_H_

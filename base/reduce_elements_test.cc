@@ -83,5 +83,62 @@ TEST(ElementOpsTest, ANanIsNotLost) {
   }
 }
 
+template <typename T>
+std::vector<T> Quotients(ElementType type, std::vector<T> a, bool divides_a,
+                         const std::vector<T>& b, int divisor) {
+  AddQuotients(type, a.data(), a.data(), divides_a, b.data(), divisor,
+               a.size());
+  return a;
+}
+
+TEST(AddQuotientsTest, DividesOneOrBothBeforeItAdds) {
+  EXPECT_THAT(Quotients<float>(ElementType::kFloat32, {4, 6}, true, {8, 2}, 2),
+              ElementsAre(6, 4));
+  EXPECT_THAT(Quotients<float>(ElementType::kFloat32, {4, 6}, false, {8, 2}, 2),
+              ElementsAre(8, 7));
+  EXPECT_THAT(Quotients<double>(ElementType::kFloat64, {3}, true, {6}, 3),
+              ElementsAre(3));
+  EXPECT_THAT(Quotients<float>(ElementType::kFloat32, {5}, true, {6}, 1),
+              ElementsAre(11));
+}
+
+// Of any float, also one whose quotient is subnormal or overflows in the sum.
+TEST(AddQuotientsTest, QuotientsAreRoundedAsByADivisionOfTheirOwn) {
+  std::vector<float> a;
+  std::vector<float> b;
+  for (uint32_t i = 0; i < 100000; ++i) {
+    a.push_back(FloatFromBits(i * 2654435761u));
+    b.push_back(FloatFromBits(i * 2246822519u));
+  }
+  for (const int divisor : {2, 3, 4, 7, 8}) {
+    std::vector<float> expected;
+    for (size_t i = 0; i < a.size(); ++i) {
+      volatile const float left = a[i] / static_cast<float>(divisor);
+      volatile const float right = b[i] / static_cast<float>(divisor);
+      expected.push_back(left + right);
+    }
+    const std::vector<float> sums =
+        Quotients(ElementType::kFloat32, a, true, b, divisor);
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (std::isnan(expected[i])) {
+        ASSERT_TRUE(std::isnan(sums[i])) << i;
+      } else {
+        ASSERT_EQ(FloatBits(sums[i]), FloatBits(expected[i])) << i;
+      }
+    }
+  }
+}
+
+TEST(AddQuotientsTest, QuotientsOf16BitsAreRoundedToThem) {
+  // A third of 1 has more digits than either type.
+  EXPECT_THAT(Quotients<uint16_t>(ElementType::kFloat16, {FloatToFloat16(0)},
+                                  false, {FloatToFloat16(1)}, 3),
+              ElementsAre(FloatToFloat16(1.0f / 3)));
+  const float third = BFloat16ToFloat(FloatToBFloat16(1.0f / 3));
+  EXPECT_THAT(Quotients<uint16_t>(ElementType::kBFloat16, {FloatToBFloat16(1)},
+                                  true, {FloatToBFloat16(1)}, 3),
+              ElementsAre(FloatToBFloat16(third + third)));
+}
+
 }  // namespace
 }  // namespace coxswain

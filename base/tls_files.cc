@@ -134,10 +134,14 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, absl::Time now) {
   if (!files.ca.empty()) {
     COXSWAIN_ASSIGN_OR_RETURN(texts.ca,
                               FromFlag("--tls-ca", ReadValid(files.ca, now)));
+    COXSWAIN_RETURN_IF_ERROR(
+        About("--tls-ca", About(files.ca, CheckStrongAuthorities(texts.ca))));
   }
   if (files.cert.empty()) return texts;
   COXSWAIN_ASSIGN_OR_RETURN(texts.cert,
                             FromFlag("--tls-cert", ReadValid(files.cert, now)));
+  COXSWAIN_RETURN_IF_ERROR(
+      About("--tls-cert", About(files.cert, CheckStrongChain(texts.cert))));
   COXSWAIN_ASSIGN_OR_RETURN(const std::string key,
                             FromFlag("--tls-key", ReadFile(files.key)));
   absl::Status good = key.empty()

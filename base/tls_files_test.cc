@@ -56,6 +56,44 @@ TEST(TlsFilesTest, AcceptsWhatBelongsTogether) {
   EXPECT_EQ(facts.not_after, kValid.not_after);
 }
 
+// Of an RSA key with 1024 bits, valid from 2026 for 100 years.
+constexpr char kWeak[] =
+    "-----BEGIN CERTIFICATE-----\n"
+    "MIIB/DCCAWWgAwIBAgIUWmKA4bsfRtdH3z5k4tTNaV0X9tswDQYJKoZIhvcNAQEL\n"
+    "BQAwDzENMAsGA1UEAwwEd2VhazAgFw0yNjExMjgyMDE2MTJaGA8yMTI2MTEwNDIw\n"
+    "MTYxMlowDzENMAsGA1UEAwwEd2VhazCBnzANBgkqhkiG9w0BAQEFAAOBjQAwgYkC\n"
+    "gYEAya0BZWAE9AhMyYr0KPrhkn7thd5HezWyvCmNjNGJwrFJFKsF/M6HWnthocH6\n"
+    "CCGPWHiI+h3eQP6IsWrJ/6gRdYqMIJ2KezrV95mGuLO8Dhd4lXpd2XWFHHGiP1or\n"
+    "IQY+0EGa8XqNRZAm6abTjPB2iYsPdlmfNkaZf4fHJUIko70CAwEAAaNTMFEwHQYD\n"
+    "VR0OBBYEFFX0FTpBmoK2KaUJ4Td7DeVMyACiMB8GA1UdIwQYMBaAFFX0FTpBmoK2\n"
+    "KaUJ4Td7DeVMyACiMA8GA1UdEwEB/wQFMAMBAf8wDQYJKoZIhvcNAQELBQADgYEA\n"
+    "CMzGnj1N+IQwmdweTbvJ7AO7xMl4MlXP23UZA3nDHhA1BQLG68TwmrVy0vkwZudS\n"
+    "rCVWz4fVSnxMr2kSQaxFFeAp5pXgRZd4bd/7/kxdN+axZW1kKxuCA5wZR3DfIW8I\n"
+    "ss1wzqrlzUZy0RgOp1cA7D5ukI8IR3YxsyLsERM1fhM=\n"
+    "-----END CERTIFICATE-----\n";
+
+TEST(TlsFilesTest, RefusesWhatOpenSslDoesNotUse) {
+  const auto ca = *CertificateAuthority::Create("ca", kValid);
+  const KeyPair pair = Issue(ca, kValid);
+  const std::string key = Write("key", pair.key);
+  const std::string weak = Write("weak", kWeak);
+  const std::string behind = Write("behind", pair.cert + kWeak);
+  EXPECT_THAT(CheckTlsFiles({weak, key, ""}, kNow),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr(weak), HasSubstr("certificate 1 in"),
+                             HasSubstr("'weak', is too weak"),
+                             HasSubstr("ee key too small"))));
+  EXPECT_THAT(CheckTlsFiles({behind, key, ""}, kNow),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("certificate 2 in"),
+                             HasSubstr("ca key too small"))));
+  EXPECT_THAT(CheckTlsFiles({"", "", weak}, kNow),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(weak)));
+  // Others of a list can be used.
+  EXPECT_OK(
+      CheckTlsFiles({"", "", Write("list", kWeak + ca.pair().cert)}, kNow));
+}
+
 TEST(TlsFilesTest, NamesTheFileThatIsWrong) {
   const auto ca = *CertificateAuthority::Create("ca", kValid);
   const KeyPair pair = Issue(ca, kValid);

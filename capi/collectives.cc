@@ -92,6 +92,8 @@ Answer RunCollective(std::shared_ptr<OpenSession> open, cx_call* call,
   return Do(call, std::move(work));
 }
 
+}  // namespace
+
 absl::StatusOr<Span> SpanOf(void* data, int64_t count, cx_dtype dtype,
                             absl::string_view argument) {
   Span span;
@@ -106,7 +108,6 @@ absl::StatusOr<Span> SpanOf(void* data, int64_t count, cx_dtype dtype,
   return span;
 }
 
-}  // namespace
 }  // namespace coxswain::capi
 
 namespace capi = coxswain::capi;

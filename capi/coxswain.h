@@ -72,7 +72,7 @@ extern "C" {
 // Programs work with any library of the same major number, and a minor number
 // that is not below theirs.
 #define CX_ABI_MAJOR 1
-#define CX_ABI_MINOR 2
+#define CX_ABI_MINOR 3
 
 // Returns major << 16 | minor of the library.
 CX_API int32_t cx_abi_version(void);
@@ -188,14 +188,20 @@ typedef struct cx_parameter {
   cx_dtype dtype;
 } cx_parameter;
 
-enum { CX_JOIN_NO_ENVIRONMENT = 1 };
+// Flags of cx_join_options.
+enum {
+  CX_JOIN_NO_ENVIRONMENT = 1,  // no variable is read
+  CX_JOIN_PLAIN_DATA = 2       // what ranks exchange is not encrypted, also
+                               // where the coordinator is: all ranks or none
+                               // (COXSWAIN_PLAIN_DATA). Since 1.3
+};
 
 // Who this worker is, and what it asks for. Each field that is NULL or 0 comes
 // from the environment, where `coxswain run` sets it: the variable is named
 // beside the field, and in errors.
 typedef struct cx_join_options {
   size_t size;
-  uint64_t flags;           // CX_JOIN_NO_ENVIRONMENT: no variable is read
+  uint64_t flags;           // CX_JOIN_*
   const char* coordinator;  // HOST:PORT (COXSWAIN_COORDINATOR); needed
   const char* job;          // (COXSWAIN_JOB); needed
   const char* node;         // name of this host (COXSWAIN_NODE); with it ...
@@ -271,7 +277,9 @@ CX_API cx_code cx_leave(cx_session session, const char* reason, int32_t failed,
 // Forgets the session, which is left as failed if it was not left: that waits
 // 5 s at most for the coordinator, and has no `call`. Use cx_leave before it to
 // wait in slices. Calls that wait end. Afterwards the handle is not open any
-// more.
+// more. Exchanges are aborted, and waited for until none uses its buckets.
+// CX_DEADLINE_EXCEEDED: one still does, the collectives' timeout and 10 s
+// later.
 CX_API cx_code cx_close(cx_session session);
 
 typedef struct cx_session_info {
@@ -404,8 +412,10 @@ typedef struct cx_ticket {
   double weight;      // such as the number of tokens
   const char* hook;   // canonical (cx_canonical_hook), because texts are
                       // compared; NULL: the plan's
-  uint64_t layout;    // hash of what is exchanged; 0: that of cx_configure
-  uint64_t digest;    // hash of what was exchanged before
+  uint64_t layout;    // hash of what is exchanged; 0: that of cx_configure, or
+                      // of cx_exchange_open
+  uint64_t digest;    // hash of what was exchanged before; 0: of what the
+                      // stream's hook has, after cx_exchange_open
   uint64_t checksum;  // of the parameters, before this step
   const char* skip;   // not empty: all are to skip this step, and why
 } cx_ticket;
@@ -492,6 +502,78 @@ CX_API cx_code cx_canonical_hook(const char* text, int32_t form,
 // Returns all hooks with their options, as `coxswain hooks --json` does.
 CX_API cx_code cx_hooks(const char** json);
 
+// ---- gradients, by the plan's hook, in memory of the CPU ----
+
+// For frameworks that divide gradients into buckets themselves, and hand these
+// over while later ones are computed. Since 1.3. Of each step:
+//
+//   cx_announce, cx_grant, cx_exchange_bucket for each bucket,
+//   cx_exchange_wait, cx_decide
+//
+// The stream's hook is the one that the plan names. It averages the buckets
+// over the ranks in place, as a thread of the library, and cx_decide makes its
+// step count, or undoes it. Where a decision brings another hook, the ranks
+// change over to that with their next exchange. After an error in between, the
+// stream exchanges nothing more: leave the session as failed.
+
+// Makes the hook of a stream, for these parameters, and connects its ranks. All
+// ranks call it, in the same order for several streams. Called again, between
+// steps, it sets other parameters: the hook goes on with what it remembers of
+// those that stay. CX_INVALID_ARGUMENT: the plan's hook is not for these
+// parameters, or none that averages gradients.
+CX_API cx_code cx_exchange_open(cx_session session, const char* stream,
+                                const cx_parameter* parameters,
+                                size_t parameter_count, cx_call* call);
+
+// Where the gradient of a parameter lies in its bucket, in elements.
+typedef struct cx_slot {
+  int32_t parameter;  // its place in what cx_exchange_open was given
+  int32_t reserved;
+  int64_t offset;
+  int64_t count;
+} cx_slot;
+
+// Some bytes.
+typedef struct cx_bytes {
+  const void* data;
+  size_t size;
+} cx_bytes;
+
+typedef struct cx_bucket {
+  size_t size;
+  int32_t index;  // 0, 1, ... within a step
+  int32_t last;   // not 0: there are no more in this step
+  void* data;     // the gradients, one after the other, without gaps
+  int64_t count;
+  const cx_slot* slots;
+  size_t slot_count;
+  cx_dtype dtype;
+  int32_t reserved;
+} cx_bucket;
+// Hands over the next bucket of a step, the same one on all ranks. Does not
+// wait. Its data must stay valid until cx_exchange_wait has returned anything
+// but CX_AGAIN, or cx_cancel has returned, or cx_close has, with CX_OK.
+CX_API cx_code cx_exchange_bucket(cx_session session, const char* stream,
+                                  const cx_bucket* bucket);
+// Waits until all buckets of the step hold averages.
+// CX_FAILED_PRECONDITION: the last one was not handed over.
+CX_API cx_code cx_exchange_wait(cx_session session, const char* stream,
+                                cx_call* call);
+
+// Return and set what a stream's hook remembers, such as error feedback,
+// between steps. All ranks save together: each gets its part, or with `whole`
+// other than 0 all of it. The parts of all ranks, or the whole, are loaded by
+// each rank, of any number of ranks; it goes by the names of the parameters.
+// What is saved stays valid until the next cx_hook_save or cx_announce of its
+// stream, or cx_close.
+// CX_FAILED_PRECONDITION: it is another hook's or another model's, or parts are
+// missing; the hook stays as it was. CX_DATA_LOSS: the bytes are damaged.
+CX_API cx_code cx_hook_save(cx_session session, const char* stream,
+                            int32_t whole, const void** state,
+                            size_t* state_size, cx_call* call);
+CX_API cx_code cx_hook_load(cx_session session, const char* stream,
+                            const cx_bytes* parts, size_t part_count);
+
 // ---- collectives of all ranks, in memory of the CPU ----
 
 // Each is called by all ranks, in the same order. The first one connects them.
@@ -510,6 +592,110 @@ CX_API cx_code cx_all_gather(cx_session session, const void* input,
                              int64_t input_count, void* output,
                              int64_t output_count, cx_dtype dtype,
                              cx_call* call);
+
+// ---- checkpoints: since minor 3 ----
+
+// What a job goes on from, in new processes and on any number of ranks: kept by
+// the coordinator, as a whole or not at all. docs/checkpoints.md.
+
+enum { CX_PIECE_OWN = 1 };  // each rank has its own piece of this name
+// Named bytes. Those of one name that follow each other, on one rank, are
+// joined. A piece without CX_PIECE_OWN is the same on all ranks, and rank 0's
+// is saved. Names have 1 to 512 bytes. Programs of the C++ library call their
+// model ".model", their optimizer ".optimizer" and their record "elastic".
+typedef struct cx_piece {
+  const char* name;
+  const void* data;
+  size_t size;
+  uint64_t flags;
+} cx_piece;
+
+typedef struct cx_checkpoint {
+  size_t size;
+  uint64_t flags;              // 0
+  int64_t step;                // optimizer steps done: the same on all ranks
+  const char* reason;          // for the log
+  const cx_setting* metadata;  // the same on all ranks; shown by `coxswain
+  size_t metadata_count;       // checkpoint show`
+  const cx_piece* pieces;      // 2^20 at most
+  size_t piece_count;
+  int64_t keep_every;  // rank 0's: which earlier checkpoints of the job stay;
+  int32_t keep_last;   // 0 for both: as the coordinator has it
+  int32_t reserved;
+} cx_checkpoint;
+
+// Copies the pieces, and saves them while the program goes on; all ranks call
+// it after the same step, such as one whose decision asks for it. One save is
+// in progress at a time, and one more may wait; a newer one takes the place of
+// the one that waits. What becomes of it is in the log, and cx_checkpoint_saved
+// has it. An error returned here is this rank's, and makes the save of this
+// step fail on all of them, unless it is one of these:
+//   CX_INVALID_ARGUMENT     the other ranks wait for this one
+//   CX_FAILED_PRECONDITION  the plan's hook has a state, such as powersgd's
+CX_API cx_code cx_checkpoint_save(cx_session session,
+                                  const cx_checkpoint* checkpoint);
+
+typedef struct cx_checkpoint_report {
+  size_t size;
+  int32_t busy;            // not 0: a save is in progress, or waits
+  cx_code code;            // of the last one that has ended; CX_OK before that
+  int64_t step;            // of that one; -1: there is none
+  const char* checkpoint;  // its id, if it was saved
+  const char* error;       // or why not
+} cx_checkpoint_report;
+// Waits until no save is in progress, `timeout_ms` at most; with 0 it does not
+// wait. Before cx_leave, which ends one that is. CX_DEADLINE_EXCEEDED: one is
+// still in progress; the report is filled then, too.
+CX_API cx_code cx_checkpoint_saved(cx_session session, int64_t timeout_ms,
+                                   cx_checkpoint_report* report, cx_call* call);
+
+typedef struct cx_checkpoint_info {
+  size_t size;
+  int64_t step;
+  int64_t bytes;
+  int64_t created_ms;  // since 1970, by the coordinator's clock
+  const char* id;
+  const char* hook;    // its canonical spec
+  int32_t world_size;  // of the ranks that saved it
+  int32_t reserved;
+  const cx_setting* metadata;  // such as position/train: ended windows of that
+  size_t metadata_count;       // stream
+} cx_checkpoint_info;
+
+// Finds a complete checkpoint of the job: by its id, by its step as decimal
+// digits, or "newest", the last one made; the newest of a step.
+// CX_NOT_FOUND: there is none.
+CX_API cx_code cx_checkpoint_find(cx_session session, const char* which,
+                                  cx_checkpoint_info* info, cx_call* call);
+// Returns the complete checkpoint number `index`; 0 is the newest.
+// CX_OUT_OF_RANGE: there are no more.
+CX_API cx_code cx_checkpoint_at(cx_session session, int64_t index,
+                                cx_checkpoint_info* info, cx_call* call);
+
+// Loads a checkpoint, of any number of ranks, for cx_checkpoint_piece: `which`
+// as for cx_checkpoint_find. With "newest" all ranks call it, and load the same
+// one. Replaces what was loaded before; `info` may be NULL.
+//   CX_NOT_FOUND  there is none
+//   CX_DATA_LOSS  what is stored is damaged, or no training state
+CX_API cx_code cx_checkpoint_load(cx_session session, const char* which,
+                                  cx_checkpoint_info* info, cx_call* call);
+
+typedef struct cx_piece_info {
+  size_t size;
+  const char* name;
+  const void* data;
+  size_t data_size;
+  int32_t rank;  // whose own it is; -1: the same for all
+  int32_t reserved;
+} cx_piece_info;
+// Returns the piece number `index` of what was loaded, in the memory of the
+// library, which stays until cx_checkpoint_load, cx_checkpoint_release or
+// cx_close. CX_OUT_OF_RANGE: there are no more; CX_FAILED_PRECONDITION: nothing
+// is loaded.
+CX_API cx_code cx_checkpoint_piece(cx_session session, int64_t index,
+                                   cx_piece_info* piece);
+// Frees what was loaded.
+CX_API cx_code cx_checkpoint_release(cx_session session);
 
 #ifdef __cplusplus
 }  // extern "C"

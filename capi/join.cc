@@ -49,6 +49,9 @@ std::map<std::string, std::string> VariablesOf(const cx_join_options& options) {
   text("COXSWAIN_TLS_CERT", options.tls_cert);
   text("COXSWAIN_TLS_KEY", options.tls_key);
   text("COXSWAIN_TOKEN_FILE", options.token_file);
+  if ((options.flags & CX_JOIN_PLAIN_DATA) != 0) {
+    variables["COXSWAIN_PLAIN_DATA"] = "true";
+  }
   if (options.join_timeout_ms != 0) {
     variables["COXSWAIN_JOIN_TIMEOUT"] =
         absl::StrCat(options.join_timeout_ms, "ms");
@@ -67,7 +70,8 @@ absl::Status CheckTexts(const cx_join_options& options) {
 
 absl::StatusOr<SessionOptions> SessionOptionsOf(
     const cx_join_options& options) {
-  if ((options.flags & ~uint64_t{CX_JOIN_NO_ENVIRONMENT}) != 0) {
+  if ((options.flags &
+       ~uint64_t{CX_JOIN_NO_ENVIRONMENT | CX_JOIN_PLAIN_DATA}) != 0) {
     return InvalidArgument("options", "sets a flag that does not exist");
   }
   if (options.slot != 0 && (options.node == nullptr || *options.node == '\0')) {
@@ -214,6 +218,16 @@ absl::StatusOr<std::vector<ParameterSpec>> ParametersOf(
   return specs;
 }
 
+uint64_t HashParameters(const std::vector<ParameterSpec>& parameters) {
+  std::string text;
+  for (const ParameterSpec& spec : parameters) {
+    absl::StrAppend(&text, spec.name.size(), ":", spec.name, " ",
+                    NameOf(spec.dtype), " ", absl::StrJoin(spec.shape, ","),
+                    "\n");
+  }
+  return StableHash(text);
+}
+
 }  // namespace coxswain::capi
 
 namespace capi = coxswain::capi;
@@ -248,13 +262,7 @@ cx_code cx_configure(cx_session session, const cx_parameter* parameters,
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(const auto specs,
                               capi::ParametersOf(parameters, parameter_count));
-    std::string text;
-    for (const coxswain::ParameterSpec& spec : specs) {
-      absl::StrAppend(&text, spec.name.size(), ":", spec.name, " ",
-                      coxswain::NameOf(spec.dtype), " ",
-                      absl::StrJoin(spec.shape, ","), "\n");
-    }
-    open->layout = coxswain::StableHash(text);
+    open->layout = capi::HashParameters(specs);
     return absl::OkStatus();
   });
 }

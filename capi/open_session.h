@@ -4,17 +4,23 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "capi/coxswain.h"
+#include "capi/exchange.h"
 #include "capi/table.h"
+#include "client/checkpoint/async_checkpoint.h"
+#include "client/checkpoint/training_state.h"
 #include "client/group/process_group.h"
 #include "client/reduce/bucket.h"
 #include "client/session/session.h"
@@ -46,6 +52,21 @@ class OpenSession {
     plan_ = plan;
   }
 
+  // Keep what exchanges the gradients of a stream. AddExchange fails with
+  // FAILED_PRECONDITION if the stream has one; ExchangeOf returns null if it
+  // has none.
+  absl::Status AddExchange(const std::string& stream,
+                           std::shared_ptr<StreamExchange> exchange);
+  std::shared_ptr<StreamExchange> ExchangeOf(const std::string& stream) const {
+    MutexLock lock(&mutex_);
+    const auto found = exchanges_.find(stream);
+    return found == exchanges_.end() ? nullptr : found->second;
+  }
+  // End all of them with this error, and wait until none uses memory of the
+  // caller. AwaitExchanges fails with DEADLINE_EXCEEDED after `limit`.
+  void AbortExchanges(const absl::Status& why);
+  absl::Status AwaitExchanges(absl::Duration limit);
+
   const std::unique_ptr<Session> session;
   const absl::Duration collective_timeout;
   // SessionOptions::cancel, which the sessions of all generations share.
@@ -59,9 +80,26 @@ class OpenSession {
   // One of them was cancelled: peers may have done it, and there are no more.
   std::atomic<bool> collectives_over{false};
 
+  // Held through each copy for a checkpoint.
+  Mutex checkpoints;
+  // Null until the first one is saved; then it stays.
+  std::unique_ptr<AsyncCheckpoint> saver ABSL_GUARDED_BY(checkpoints);
+  // Whose pieces the caller reads; null: none.
+  std::shared_ptr<const TrainingState> loaded ABSL_GUARDED_BY(checkpoints);
+  // How often the ranks have agreed on which one is the newest.
+  int64_t agreements ABSL_GUARDED_BY(checkpoints) = 0;
+
  private:
+  using Exchanges = std::map<std::string, std::shared_ptr<StreamExchange>>;
+
+  Exchanges exchanges() const {
+    MutexLock lock(&mutex_);
+    return exchanges_;
+  }
+
   mutable Mutex mutex_;
   schedule::Plan plan_ ABSL_GUARDED_BY(mutex_);
+  Exchanges exchanges_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns all sessions that are open. Never destroyed.
@@ -83,6 +121,18 @@ absl::StatusOr<DType> DTypeOf(cx_dtype dtype);
 // naming the one that makes no sense.
 absl::StatusOr<std::vector<ParameterSpec>> ParametersOf(
     const cx_parameter* parameters, size_t count);
+
+// Returns a hash of parameters, which all ranks must have in common.
+uint64_t HashParameters(const std::vector<ParameterSpec>& parameters);
+
+// Returns the name of a stream; NULL is that of the training loop. Fails with
+// INVALID_ARGUMENT if it is not UTF-8.
+absl::StatusOr<std::string> StreamOf(const char* stream);
+
+// Returns memory of the caller. Fails with INVALID_ARGUMENT, naming the
+// argument, if that makes no sense.
+absl::StatusOr<Span> SpanOf(void* data, int64_t count, cx_dtype dtype,
+                            absl::string_view argument);
 
 }  // namespace coxswain::capi
 

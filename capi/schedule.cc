@@ -15,14 +15,15 @@
 #include "schedule/ticket.h"
 
 namespace coxswain::capi {
-namespace {
-
-constexpr uint64_t kTicketFlags =
-    CX_TICKET_END_OF_DATA | CX_TICKET_WEIGHT | CX_TICKET_CHECKSUM;
 
 absl::StatusOr<std::string> StreamOf(const char* stream) {
   return TextOf(stream == nullptr ? schedule::kTrainStream : stream, "stream");
 }
+
+namespace {
+
+constexpr uint64_t kTicketFlags =
+    CX_TICKET_END_OF_DATA | CX_TICKET_WEIGHT | CX_TICKET_CHECKSUM;
 
 absl::StatusOr<schedule::StepGate*> GateOf(const OpenSession& open,
                                            const char* stream) {
@@ -66,7 +67,7 @@ absl::StatusOr<schedule::Ticket> TicketOf(const cx_ticket& given,
   COXSWAIN_ASSIGN_OR_RETURN(ticket.hook, given.hook == nullptr
                                              ? PlannedSpec(plan)
                                              : TextOf(given.hook, "hook"));
-  ticket.layout = given.layout != 0 ? given.layout : open.layout.load();
+  ticket.layout = given.layout;
   ticket.digest = given.digest;
   if ((given.flags & CX_TICKET_CHECKSUM) != 0) ticket.checksum = given.checksum;
   COXSWAIN_ASSIGN_OR_RETURN(ticket.skip, TextOf(given.skip, "skip"));
@@ -98,17 +99,23 @@ void FillDecision(schedule::Decision decision, const OpenSession& open,
   result.Fill(filled);
 }
 
+// `exchange` is the stream's; null: it has none.
 Answer Decide(const std::shared_ptr<OpenSession>& open,
-              schedule::StepGate* gate, schedule::Vote vote,
-              const Result<cx_decision>& result, cx_call* call) {
+              schedule::StepGate* gate,
+              const std::shared_ptr<StreamExchange>& exchange,
+              schedule::Vote vote, const Result<cx_decision>& result,
+              cx_call* call) {
   const auto decision = std::make_shared<schedule::Decision>();
   Work work;
   work.run = [open, gate, vote = std::move(vote), decision]() -> absl::Status {
     COXSWAIN_ASSIGN_OR_RETURN(*decision, gate->Decide(vote));
     return absl::OkStatus();
   };
-  work.deliver = [open, decision, result]() {
+  work.deliver = [open, exchange, decision, result]() -> absl::Status {
     if (decision->plan.has_value()) open->Follow(*decision->plan);
+    if (exchange != nullptr) {
+      COXSWAIN_RETURN_IF_ERROR(exchange->stream().End(decision->commit));
+    }
     FillDecision(std::move(*decision), *open, result);
     return absl::OkStatus();
   };
@@ -129,10 +136,16 @@ cx_code cx_announce(cx_session session, const cx_ticket* ticket) {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     COXSWAIN_ASSIGN_OR_RETURN(const cx_ticket given,
                               capi::ReadStruct(ticket, "ticket"));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto announced,
-                              capi::TicketOf(given, *open));
+    COXSWAIN_ASSIGN_OR_RETURN(auto announced, capi::TicketOf(given, *open));
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string stream,
+                              capi::StreamOf(given.stream));
     COXSWAIN_ASSIGN_OR_RETURN(const auto gate,
                               capi::GateOf(*open, given.stream));
+    if (const auto exchange = open->ExchangeOf(stream)) {
+      COXSWAIN_RETURN_IF_ERROR(exchange->Begin(open->plan(), &announced));
+    } else if (announced.layout == 0) {
+      announced.layout = open->layout.load();
+    }
     COXSWAIN_RETURN_IF_ERROR(gate->Announce(announced));
     // Without a grant to wait for this sends the ticket, while the exchange
     // goes on.
@@ -170,7 +183,9 @@ cx_code cx_decide(cx_session session, const char* stream, const cx_vote* vote,
     COXSWAIN_ASSIGN_OR_RETURN(
         const auto result, capi::Result<cx_decision>::Of(decision, "decision"));
     COXSWAIN_ASSIGN_OR_RETURN(const auto gate, capi::GateOf(*open, stream));
-    return capi::Decide(open, gate, std::move(given), result, call);
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string name, capi::StreamOf(stream));
+    return capi::Decide(open, gate, open->ExchangeOf(name), std::move(given),
+                        result, call);
   });
 }
 

@@ -20,6 +20,10 @@
 namespace coxswain::capi {
 namespace {
 
+// How long cx_close waits for exchanges beyond the timeout of a collective: one
+// that was aborted has nothing to wait for but a thread.
+constexpr absl::Duration kExchangeTimeout = absl::Seconds(10);
+
 // The process whose threads the library has; 0: none yet.
 std::atomic<pid_t> owner{0};
 
@@ -113,6 +117,37 @@ Table<OpenSession>& Sessions() {
   return *sessions;
 }
 
+absl::Status OpenSession::AddExchange(
+    const std::string& stream, std::shared_ptr<StreamExchange> exchange) {
+  MutexLock lock(&mutex_);
+  if (exchanges_.emplace(stream, std::move(exchange)).second) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("two threads open the exchange of the stream \"", stream,
+                   "\" at the same time"));
+}
+
+void OpenSession::AbortExchanges(const absl::Status& why) {
+  for (const auto& [stream, exchange] : exchanges()) {
+    exchange->stream().Abort(why);
+  }
+}
+
+absl::Status OpenSession::AwaitExchanges(absl::Duration limit) {
+  const absl::Time deadline = Clock::Real()->Now() + limit;
+  for (const auto& [stream, exchange] : exchanges()) {
+    const absl::Duration left =
+        std::max(absl::ZeroDuration(), deadline - Clock::Real()->Now());
+    if (exchange->stream().Wait(left).has_value()) continue;
+    return absl::DeadlineExceededError(
+        absl::StrCat("the session is closed, but the exchange of the stream \"",
+                     stream, "\" has not ended ", absl::FormatDuration(limit),
+                     " after it was aborted: keep the memory of its buckets"));
+  }
+  return absl::OkStatus();
+}
+
 void NoteProcess() {
   pid_t none = 0;
   if (owner.compare_exchange_strong(none, getpid())) std::atexit(CloseAll);
@@ -143,9 +178,12 @@ cx_code cx_leave(cx_session session, const char* reason, int32_t failed,
 cx_code cx_close(cx_session session) {
   return capi::Guarded([&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Sessions().Take(session));
+    open->AbortExchanges(
+        absl::CancelledError("this program has closed the session"));
     open->session->Leave("the session was closed without cx_leave", true)
         .IgnoreError();
-    return absl::OkStatus();
+    return open->AwaitExchanges(open->collective_timeout +
+                                capi::kExchangeTimeout);
   });
 }
 

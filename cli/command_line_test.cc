@@ -513,6 +513,8 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--topology", "zone-1,", "--", "true"}, "as in zone-1,rack-7"},
       {{"run", "--gpus", "0;1", "--", "true"}, "must be how many GPUs"},
       {{"run", "--gpus", "0", "--", "true"}, "give none for the CPU"},
+      {{"run", "--backend", "gloo", "--", "true"}, "was replaced by 'tcp'"},
+      {{"run", "--backend", "tpc", "--", "true"}, "did you mean 'tcp'?"},
       {{"run", "--gpus", "1,2,1", "--", "true"}, "would share GPU 1"},
       {{"run", "--topology", "zone 1", "--", "true"}, "--topology"},
       {{"run", "--join-timeout", "soon", "--", "true"}, "is not a duration"},

@@ -269,6 +269,10 @@ std::string CheckGpus(const std::string& text) {
   return std::string(ParseGpuRequest(text).status().message());
 }
 
+std::string CheckBackend(const std::string& text) {
+  return std::string(BackendName(text).status().message());
+}
+
 std::string CheckTopology(const std::string& text) {
   for (const std::string& key :
        std::vector<std::string>(absl::StrSplit(text, ','))) {
@@ -430,12 +434,11 @@ void AddOptions(CLI::App* app, RunOptions* options) {
   AddText(app, "backend", &options->backend, "NAME",
           absl::StrCat("how workers exchange gradients: ",
                        absl::StrJoin(BackendNames(), ", ")),
-          nullptr);
-  AddFlag(
-      app, "--plain-data", "plain-data", &options->plain_data,
-      "do not encrypt what workers exchange by tcp or two_level(tcp), which "
-      "they do with TLS to the coordinator; the same for all workers of a "
-      "job");
+          CheckBackend);
+  AddFlag(app, "--plain-data", "plain-data", &options->plain_data,
+          "do not encrypt what workers exchange by tcp or two_level, which "
+          "they do with TLS to the coordinator; the same for all workers of a "
+          "job");
   AddText(app, "bind-address", &options->bind_address, "ADDRESS",
           "where workers listen for each other; by default the address that "
           "leads to the coordinator",

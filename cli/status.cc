@@ -147,6 +147,11 @@ void AppendJob(const v1::JobDescription& job, absl::Time now,
     }
   }
   absl::StrAppend(out, "\n");
+  if (job.has_ring()) {
+    absl::StrAppend(out, "  ring: ", OneLine(job.ring().order()),
+                    ", since generation ", job.ring().since_generation(), "; ",
+                    OneLine(job.ring().reason()), "\n");
+  }
   AppendWait(job, now, coordinator, out);
   const std::string end = WithoutForming(job.last_event(), job.forming());
   absl::StrAppend(out, LastEndLine(end, job.last_event_ms(), now),

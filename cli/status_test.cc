@@ -51,6 +51,18 @@ TEST(StatusTest, TheTableShowsEachWorkersRankAndHost) {
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
 }
 
+TEST(StatusTest, TheTableShowsTheRingAndWhy) {
+  v1::DescribeResponse response = Example();
+  v1::RingOrder* const ring = response.mutable_jobs(0)->mutable_ring();
+  ring->set_order("0 2 1");
+  ring->set_reason("by measured links: the slowest link has 9 MB/s");
+  ring->set_since_generation(2);
+  EXPECT_THAT(
+      FormatTable(response, kNow),
+      HasSubstr("\n  ring: 0 2 1, since generation 2; by measured links: "
+                "the slowest link has 9 MB/s\n"));
+}
+
 TEST(StatusTest, NoTextOfAWorkerControlsTheTerminal) {
   v1::DescribeResponse response = Example();
   v1::JobDescription* const job = response.mutable_jobs(0);

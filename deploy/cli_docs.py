@@ -19,7 +19,7 @@ SECTION = re.compile(r"^(Options|Positionals|Subcommands):$")
 ENTRY = re.compile(r"^  (?P<left>\S.*?)(?:\s{2,}(?P<text>.*))?$")
 WITH_VARIABLE = re.compile(r"^  (?P<left>\S.*?\(Env:\w+\))\s*(?P<text>.*)$")
 # "...: one, two or three" at the end of a description lists the values.
-VALUES = re.compile(r": ([\w()]+(?:, [\w()]+)+(?: or [\w()]+)?)$")
+VALUES = re.compile(r": (\w+(?:, \w+)+(?: or \w+)?)$")
 PATH_TYPES = ("FILE", "DIR", "FOLDER")
 
 
@@ -51,9 +51,7 @@ class Entry:
     @property
     def values(self):
         listed = VALUES.search(self.text)
-        words = re.split(", | or ", listed.group(1)) if listed else []
-        # A parenthesis is no letter of a word to a shell.
-        return [word for word in words if "(" not in word]
+        return re.split(", | or ", listed.group(1)) if listed else []
 
     @property
     def takes_path(self):

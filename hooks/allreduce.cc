@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "client/device/arithmetic.h"
@@ -41,10 +42,16 @@ class AllReduceExchange : public Exchange {
   AllReduceExchange(const Bucket& bucket, Communicator& communicator)
       : data_(bucket.data),
         share_(UnevenShare(bucket, communicator.size())),
-        communicator_(communicator) {}
+        communicator_(communicator) {
+    // With shares, a rank whose share is the mean does as the others do.
+    if (communicator.has_mean() && !bucket.share.has_value()) {
+      parts_ = bucket.Parts();
+    }
+  }
 
   absl::StatusOr<WorkPtr> Advance() override {
     if (std::exchange(started_, true)) return WorkPtr();
+    if (parts_.has_value()) return communicator_.AllReduceMean(*parts_);
     TakePart(data_, share_, communicator_.size());
     return communicator_.AllReduce(data_);
   }
@@ -53,6 +60,8 @@ class AllReduceExchange : public Exchange {
   const Span data_;
   const std::optional<double> share_;
   Communicator& communicator_;
+  // What the communicator forms the mean of, if it does.
+  std::optional<std::vector<Span>> parts_;
   bool started_ = false;
 };
 
@@ -76,6 +85,7 @@ class AllReduceHook : public PlainHook {
   using PlainHook::PlainHook;
 
   bool applies_share() const override { return true; }
+  bool takes_parts() const override { return true; }
 
   absl::Status Configure(const std::vector<ParameterSpec>& parameters,
                          int world_size) override {

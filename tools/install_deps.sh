@@ -37,7 +37,7 @@ packages=(
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc
   # Exchange, training framework and the data it trains on.
-  dataset-fashion-mnist libgloo-dev libtorch-dev zlib1g-dev
+  dataset-fashion-mnist libtorch-dev zlib1g-dev
   # libtorch calls whatever libblas.so.3 is: this one, and not the reference.
   libopenblas0-pthread
   # State, checksums, configuration, command line, JSON.
@@ -49,8 +49,9 @@ packages=(
   # Vector instructions of whatever CPU the program runs on.
   libhwy-dev
   # Tests; etcd-server for those of its state store, iproute2 for those with
-  # several network namespaces, spin for models.
-  etcd-server iproute2 libgmock-dev libgtest-dev spin
+  # several network namespaces, libgloo-dev for the benchmarks' peer, spin for
+  # models.
+  etcd-server iproute2 libgloo-dev libgmock-dev libgtest-dev spin
   "${tests[@]}" "$@"
 )
 

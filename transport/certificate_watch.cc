@@ -75,7 +75,15 @@ void CertificateIntake::Look() {
 }
 
 void CertificateIntake::Take(const absl::StatusOr<TlsTexts>& texts) {
-  const absl::Status status = texts.ok() ? HandOver(*texts) : texts.status();
+  absl::Status status = texts.status();
+  if (texts.ok() && taken_ && !files_.cert.empty()) {
+    status = CheckChainIsNotCut(texts->cert, taken_->cert);
+    if (!status.ok()) {
+      status = absl::InvalidArgumentError(
+          absl::StrCat(files_.cert, ": ", status.message()));
+    }
+  }
+  if (status.ok()) status = HandOver(*texts);
   if (!status.ok()) {
     if (status == refused_) return;
     refused_ = status;

@@ -172,6 +172,37 @@ TEST_F(CertificateIntakeTest, KeepsWhatItHasIfFilesAreNotGood) {
   }
 }
 
+TEST_F(CertificateIntakeTest, AChainThatEndsTooSoonIsNotTaken) {
+  // Of an authority between, by its name, which another one has signed.
+  const auto root = *CertificateAuthority::Create(
+      "root",
+      {clock_.WallTime() - absl::Hours(9), clock_.WallTime() + absl::Hours(9)});
+  const std::string between =
+      root.Issue({"ca",
+                  "coxswain://job/a",
+                  {},
+                  {clock_.WallTime(), clock_.WallTime() + absl::Hours(2)}})
+          ->cert;
+  const std::string end = root.pair().cert;
+  Write(files_.cert, absl::StrCat(first_.cert, between, end));
+  CertificateIntake intake(files_, &clock_);
+  ASSERT_OK(intake.status());
+  KeyPair next = Issue();
+  WritePair(next);
+  LookOften(&intake);
+  ExpectShown(intake, first_);
+  EXPECT_THAT(lines_.Take(),
+              ElementsAre(AllOf(HasSubstr("certificates_not_taken"),
+                                HasSubstr(files_.cert),
+                                HasSubstr("certificate of 'ca'"),
+                                HasSubstr("is missing behind it"))));
+  // Peers have the root.
+  next.cert += between;
+  WritePair(next);
+  LookOften(&intake);
+  ExpectShown(intake, next);
+}
+
 TEST_F(CertificateIntakeTest, TakesAGoodPairAfterABadOne) {
   CertificateIntake intake(files_, &clock_);
   const KeyPair next = Issue();

@@ -75,7 +75,7 @@ TEST(WorkerEnvironmentTest, TheUsersThreadsOfBlasStay) {
 
 TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   WorkerEnvironment environment = Example();
-  environment.backend = "gloo";
+  environment.backend = "tcp";
   environment.plain_data = true;
   environment.bind_address = "10.0.0.1";
   environment.topology = "zone-1,rack-7";
@@ -86,7 +86,7 @@ TEST(WorkerEnvironmentTest, OptionsAreSetOnlyWhenGiven) {
   environment.join_timeout = absl::Seconds(90);
   environment.reattach_grace = absl::Minutes(2);
   EXPECT_THAT(environment.For(0, 1, {}),
-              AllOf(Contains("COXSWAIN_BACKEND=gloo"),
+              AllOf(Contains("COXSWAIN_BACKEND=tcp"),
                     Contains("COXSWAIN_PLAIN_DATA=true"),
                     Contains("COXSWAIN_BIND_ADDRESS=10.0.0.1"),
                     Contains("COXSWAIN_TOPOLOGY=zone-1,rack-7"),

@@ -304,9 +304,12 @@ void AsyncCheckpoint::Core::Report(CopyPtr copy,
                                  {"pause", absl::FormatDuration(report.pause)},
                                  {"took", absl::FormatDuration(report.took)}});
   } else {
-    LogWarning("checkpoint_not_saved", {{"step", report.step},
-                                        {"reason", report.reason},
-                                        {"error", id.status().ToString()}});
+    // Without payloads, which are no text.
+    LogWarning("checkpoint_not_saved",
+               {{"step", report.step},
+                {"reason", report.reason},
+                {"error", id.status().ToString(
+                              absl::StatusToStringMode::kWithNoExtraData)}});
   }
   if (options_.on_report == nullptr) return;
   CallOwner([&] {

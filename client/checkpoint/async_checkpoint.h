@@ -96,6 +96,9 @@ class AsyncCheckpoint {
     // before: their memory is used again. Called on rank 0 only, whose blobs
     // are uploaded. May be null.
     std::function<absl::Status(Blobs*)> fill_blobs;
+    // It is called on every rank, and fills blobs of names that no other rank
+    // has.
+    bool ranks_have_blobs = false;
   };
 
   AsyncCheckpoint(const CheckpointClient& checkpoints, Options options);

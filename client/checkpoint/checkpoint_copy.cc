@@ -45,9 +45,8 @@ absl::Status CopyFrom(const AsyncCheckpoint::Source& source,
     COXSWAIN_ASSIGN_OR_RETURN(copy->averager,
                               source.averager->SaveState(nobody));
   }
-  if (options.rank != 0 || source.fill_blobs == nullptr) {
-    return absl::OkStatus();
-  }
+  if (source.fill_blobs == nullptr) return absl::OkStatus();
+  if (options.rank != 0 && !source.ranks_have_blobs) return absl::OkStatus();
   return source.fill_blobs(&copy->blobs);
 }
 

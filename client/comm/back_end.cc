@@ -1,6 +1,8 @@
 #include "client/comm/back_end.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -41,6 +43,20 @@ absl::Status CheckGroupOptions(const CommunicatorOptions& options,
                      " back end needs a rendezvous store"));
   }
   return absl::OkStatus();
+}
+
+absl::Status SocketError(absl::string_view what, int error) {
+  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
+  switch (error) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+    case ETOOMANYREFS:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
 }
 
 absl::Status CheckOnHost(const Communicator& comm, const Span& span) {

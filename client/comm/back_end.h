@@ -31,6 +31,10 @@ absl::Status CheckOnHost(const Communicator& comm, const Span& span);
 CommunicatorOptions SplitOptions(const CommunicatorOptions& parent,
                                  const std::vector<int>& ranks, int64_t number);
 
+// Returns what an error number of the system's sockets means:
+// RESOURCE_EXHAUSTED where there is no more of something, else UNAVAILABLE.
+absl::Status SocketError(absl::string_view what, int error);
+
 // Counts the bytes that a communicator moved; those of one that was split off
 // count for its parent too. Thread-safe.
 class ByteCounter {

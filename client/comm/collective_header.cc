@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "client/comm/wire.h"
 
 namespace coxswain {
 namespace {
@@ -13,20 +14,10 @@ constexpr size_t kShownRanks = 16;
 constexpr size_t kShownKinds = 8;
 
 template <typename Integer>
-void Put(Integer value, size_t at, CollectiveHeaderBytes* bytes) {
-  for (size_t i = 0; i < sizeof(value); ++i) {
-    (*bytes)[at + i] =
-        static_cast<char>(static_cast<uint64_t>(value) >> (8 * i));
-  }
-}
-
-template <typename Integer>
 Integer Get(const CollectiveHeaderBytes& bytes, size_t at) {
-  uint64_t value = 0;
-  for (size_t i = 0; i < sizeof(Integer); ++i) {
-    value |= uint64_t{static_cast<unsigned char>(bytes[at + i])} << (8 * i);
-  }
-  return static_cast<Integer>(value);
+  Integer value = 0;
+  GetLittleEndian(bytes.data() + at, &value);
+  return value;
 }
 
 absl::string_view NameOf(ElementOp op) {
@@ -77,6 +68,8 @@ absl::string_view NameOf(CollectiveKind kind) {
       return "all-to-all";
     case CollectiveKind::kMessage:
       return "message";
+    case CollectiveKind::kMean:
+      return "mean";
   }
   return "unknown collective";
 }
@@ -99,9 +92,9 @@ CollectiveHeaderBytes Encode(const CollectiveHeader& header) {
   bytes[2] = header.refused ? 1 : 0;
   bytes[3] = static_cast<char>(header.dtype);
   bytes[4] = static_cast<char>(header.op);
-  Put(header.root, 8, &bytes);
-  Put(header.count, 16, &bytes);
-  Put(header.sequence, 24, &bytes);
+  PutLittleEndian(header.root, bytes.data() + 8);
+  PutLittleEndian(header.count, bytes.data() + 16);
+  PutLittleEndian(header.sequence, bytes.data() + 24);
   return bytes;
 }
 
@@ -115,7 +108,7 @@ std::optional<CollectiveHeader> DecodeCollectiveHeader(
   header.root = Get<int32_t>(bytes, 8);
   header.count = Get<int64_t>(bytes, 16);
   header.sequence = Get<uint64_t>(bytes, 24);
-  const bool known = header.kind <= CollectiveKind::kMessage &&
+  const bool known = header.kind <= CollectiveKind::kMean &&
                      header.dtype <= DType::kUInt8 &&
                      header.op <= ElementOp::kMax;
   // Whatever has other bytes than Encode would write is of another version.

@@ -23,6 +23,7 @@ enum class CollectiveKind : uint8_t {
   kReduceScatter = 4,
   kAllToAll = 5,
   kMessage = 6,
+  kMean = 7,
 };
 absl::string_view NameOf(CollectiveKind kind);
 

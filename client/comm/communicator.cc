@@ -58,6 +58,23 @@ absl::Status CheckSlices(const Span& small, const Span& large, int size) {
       ", got ", large.count, " x ", NameOf(large.dtype)));
 }
 
+bool HasMean(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kFloat64 ||
+         dtype == DType::kFloat16 || dtype == DType::kBFloat16;
+}
+
+absl::Status CheckPart(const Span& part, const Span& first) {
+  if (auto status = CheckSpan(part); !status.ok()) return status;
+  if (part.dtype != first.dtype) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parts of a mean are of one type, got ",
+                     NameOf(first.dtype), " and ", NameOf(part.dtype)));
+  }
+  if (HasMean(part.dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "only floating-point elements have a mean, got ", NameOf(part.dtype)));
+}
+
 absl::Status Without(const Communicator& comm, absl::string_view ability) {
   return absl::UnimplementedError(
       absl::StrCat("the ", comm.backend(), " back end has no ", ability));
@@ -185,6 +202,23 @@ WorkPtr Communicator::ReduceScatter(Span input, Span output, ReduceOp op) {
   return DoReduceScatter(input, output, op);
 }
 
+WorkPtr Communicator::AllReduceMean(const std::vector<Span>& parts) {
+  constexpr auto kKind = CollectiveKind::kMean;
+  std::vector<Span> filled;
+  Span all;
+  for (const Span& part : parts) {
+    const absl::Status status =
+        CheckPlaces(CheckPart(part, parts[0]), part, part);
+    if (!status.ok()) return Refuse(kKind, status);
+    all.dtype = part.dtype;
+    all.count += part.count;
+    if (part.count > 0) filled.push_back(part);
+  }
+  Count(all.bytes());
+  if (all.count == 0) return DoAgree(HeaderOf(kKind, all));
+  return DoAllReduceMean(std::move(filled), all);
+}
+
 WorkPtr Communicator::AllToAll(Span input, Span output) {
   constexpr auto kKind = CollectiveKind::kAllToAll;
   absl::Status status = CheckSpan(input);
@@ -305,6 +339,9 @@ WorkPtr Communicator::DoAllGather(Span, Span) {
 }
 WorkPtr Communicator::DoReduceScatter(Span, Span, ReduceOp) {
   return Lacks(*this, "reduce-scatter");
+}
+WorkPtr Communicator::DoAllReduceMean(std::vector<Span>, const Span&) {
+  return Lacks(*this, "mean");
 }
 WorkPtr Communicator::DoAllToAll(Span, Span) {
   return Lacks(*this, "all-to-all");

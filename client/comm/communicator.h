@@ -98,6 +98,16 @@ class Communicator {
   // Sums slices: `input` is size() times `output`; rank r receives the sum of
   // the slices r.
   WorkPtr ReduceScatter(Span input, Span output, ReduceOp op = ReduceOp::kSum);
+  // Gives all ranks the mean over the ranks of what lies in `parts`, one after
+  // the other, in place: the same bits as if each rank divided its elements by
+  // size(), rounded to their type, and called AllReduce with them in one piece.
+  // Parts are of one floating-point type and do not overlap. The elements of
+  // all of them together are as many on all ranks; how they are divided into
+  // parts is each rank's own affair.
+  WorkPtr AllReduceMean(const std::vector<Span>& parts);
+  // Returns whether this back end can, without passes or copies of its own; the
+  // same on all ranks.
+  virtual bool has_mean() const { return false; }
   // Exchanges slices: both have size() slices; slice r of `input` goes to rank
   // r.
   WorkPtr AllToAll(Span input, Span output);
@@ -168,6 +178,8 @@ class Communicator {
   virtual WorkPtr DoAgree(const CollectiveHeader& header) = 0;
   virtual WorkPtr DoAllGather(Span input, Span output);
   virtual WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op);
+  // `parts` has no empty ones; `all` has the count and type of all of them.
+  virtual WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all);
   virtual WorkPtr DoAllToAll(Span input, Span output);
   virtual WorkPtr DoSend(Span span, int peer, uint32_t tag);
   virtual WorkPtr DoReceive(Span span, int peer, uint32_t tag);

@@ -189,6 +189,7 @@ WorkPtr Executor::RunBeside(const Operation& post, Operation wait) {
 }
 
 void Executor::Abort(absl::string_view reason) {
+  aborted_.store(true);
   Stop(absl::AbortedError(reason), nullptr);
 }
 
@@ -215,7 +216,8 @@ void Executor::Stop(absl::Status why, const std::function<void()>& cause) {
 void Executor::Finish(const Task& task, absl::Status status) {
   if (IsHarmless(status)) {
     task.work->Complete(std::move(status));
-  } else if (absl::IsAborted(status)) {
+  } else if (absl::IsAborted(status) || aborted_.load()) {
+    // Aborted, peers go, and an operation may see that first.
     const absl::Status why = stopped();
     task.work->Complete(why.ok() ? status : why);
   } else {

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_COMM_EXECUTOR_H_
 #define COXSWAIN_CLIENT_COMM_EXECUTOR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -119,6 +120,7 @@ class Executor {
   const std::function<void(const absl::Status&)> wake_;
   const std::shared_ptr<Assistance> assistance_;
   mutable Mutex mutex_;
+  std::atomic<bool> aborted_{false};  // the first reason may be another's
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
   Lane ordered_ ABSL_GUARDED_BY(mutex_);
   Lane beside_ ABSL_GUARDED_BY(mutex_);

@@ -74,6 +74,19 @@ TEST(ExecutorTest, MessagesRunBesideEachOtherAndBesideTheRest) {
   for (const WorkPtr& work : waiting) EXPECT_OK(work->Wait(kSoon));
 }
 
+TEST(ExecutorTest, WhatFailsBecauseOfAnAbortHasItsReason) {
+  // As where peers go, and a connection of theirs breaks.
+  Latch gone;
+  Executor executor([&](const absl::Status&) { gone.Open(); });
+  const WorkPtr work = executor.RunInOrder([&] {
+    EXPECT_TRUE(gone.Await());
+    return absl::UnavailableError("rank 1 is gone");
+  });
+  executor.Abort("enough");
+  EXPECT_THAT(work->Wait(kSoon),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("enough")));
+}
+
 TEST(ExecutorTest, AFailureEndsAllThatComesLater) {
   std::atomic<int> woken{0};
   Executor executor([&](const absl::Status&) { ++woken; });

@@ -12,7 +12,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
-#include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
@@ -172,30 +171,43 @@ uint32_t LayoutOf(const std::vector<Span>& spans, uint32_t seed) {
   return Crc32c(text + "\n", seed);
 }
 
-// What a rank that was behind goes back to if it cannot be brought forward.
+std::vector<std::string> CopiesOf(const std::vector<Span>& spans) {
+  std::vector<std::string> copies;
+  for (const Span& span : spans) copies.emplace_back(BytesOf(span));
+  return copies;
+}
+
+void PutBack(const std::vector<std::string>& copies,
+             const std::vector<Span>& spans) {
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (copies[i].empty()) continue;
+    std::memcpy(spans[i].data, copies[i].data(), copies[i].size());
+  }
+}
+
+// What a rank goes back to if it cannot be brought forward.
 class Backup {
  public:
-  absl::Status Take(ElasticState* state) {
+  // Of a rank that is in step only the loose tensors are written to.
+  absl::Status Take(ElasticState* state, bool loose_only) {
+    loose_ = CopiesOf(state->LooseTensors());
+    if (loose_only) return absl::OkStatus();
     COXSWAIN_ASSIGN_OR_RETURN(bytes_, state->Save());
     step_ = state->step();
-    for (const Span& span : state->Tensors()) {
-      tensors_.emplace_back(BytesOf(span));
-    }
+    tensors_ = CopiesOf(state->Tensors());
     return absl::OkStatus();
   }
   absl::Status Restore(ElasticState* state) const {
-    const std::vector<Span> spans = state->Tensors();
-    for (size_t i = 0; i < spans.size(); ++i) {
-      if (tensors_[i].empty()) continue;
-      std::memcpy(spans[i].data, tensors_[i].data(), tensors_[i].size());
-    }
+    PutBack(loose_, state->LooseTensors());
+    if (bytes_) PutBack(tensors_, state->Tensors());
     COXSWAIN_RETURN_IF_ERROR(state->TakeTensors());
-    return state->Load(bytes_, step_);
+    return bytes_ ? state->Load(*bytes_, step_) : absl::OkStatus();
   }
 
  private:
+  std::vector<std::string> loose_;
   std::vector<std::string> tensors_;
-  std::string bytes_;
+  std::optional<std::string> bytes_;  // unset: only the loose ones
   int64_t step_ = 0;
 };
 
@@ -214,12 +226,13 @@ class Recovery {
  private:
   absl::StatusOr<RankFacts> Facts();
   absl::Status Plan();
-  // Takes part in the copying, and takes the copy over if this rank needs it.
+  // Takes part in the copying, and takes over what this rank needs: all of it,
+  // or, after an error, nothing.
   absl::Status Copy();
+  absl::Status CopyParts();
   absl::Status CopyTensorsAndBytes();
   absl::Status CheckCopies();
-  absl::Status CopyLooseBytes();
-  absl::Status CopyLooseTensors();
+  absl::Status CopyLoose();
   absl::Status CopyHook();
   void TakeHook(const HookState& shared);
   double ErrorScale() const;
@@ -239,14 +252,12 @@ class Recovery {
 
 absl::StatusOr<Recovered> Recovery::Run(int64_t generation) {
   COXSWAIN_RETURN_IF_ERROR(Plan());
-  if (plan_.copies_any) COXSWAIN_RETURN_IF_ERROR(Copy());
-  // From here on it holds what all hold, whatever becomes of the rest.
+  COXSWAIN_RETURN_IF_ERROR(Copy());
+  // From here on it holds what all hold, whatever becomes of the hook's state.
   const RankFacts& source = facts_[static_cast<size_t>(plan_.source)];
   standing_.has_state = true;
   standing_.lineage = source.lineage;
   standing_.trained = source.trained;
-  COXSWAIN_RETURN_IF_ERROR(CopyLooseBytes());
-  COXSWAIN_RETURN_IF_ERROR(CopyLooseTensors());
   COXSWAIN_RETURN_IF_ERROR(CopyHook());
   Recovered recovered;
   recovered.step = state_.step();
@@ -298,28 +309,32 @@ absl::Status Recovery::Plan() {
 }
 
 absl::Status Recovery::Copy() {
-  if (!plan_.copies[rank_]) {
-    COXSWAIN_RETURN_IF_ERROR(CopyTensorsAndBytes());
-    return CheckCopies();
-  }
+  if (static_cast<int>(rank_) == plan_.source) return CopyParts();
   Backup backup;
+  const absl::Status taken =
+      backup.Take(&state_, /*loose_only=*/!plan_.copies[rank_]);
+  if (!taken.ok()) return Fail("keeping its own state", taken);
   const bool had_state = std::exchange(standing_.has_state, false);
-  if (had_state) {
-    const absl::Status taken = backup.Take(&state_);
-    if (!taken.ok()) {
-      standing_.has_state = true;  // nothing of it has changed yet
-      return Fail("keeping its own state", taken);
-    }
-  }
-  absl::Status status = CopyTensorsAndBytes();
-  if (status.ok()) status = CheckCopies();
-  if (status.ok() || !had_state) return status;
+  absl::Status status = CopyParts();
+  if (status.ok()) return status;
+  // A newcomer goes back, too: it may be the one that training begins with.
   const absl::Status restored = backup.Restore(&state_);
-  standing_.has_state = restored.ok();
   if (!restored.ok()) {
-    LogError("state_lost", {{"rank", rank_}, {"reason", restored.message()}});
+    return Fail("going back to its own state",
+                absl::DataLossError(absl::StrCat(
+                    restored.message(), " (after: ", status.message(),
+                    "); start this worker again")));
   }
+  standing_.has_state = had_state;
   return status;
+}
+
+absl::Status Recovery::CopyParts() {
+  if (plan_.copies_any) {
+    COXSWAIN_RETURN_IF_ERROR(CopyTensorsAndBytes());
+    COXSWAIN_RETURN_IF_ERROR(CheckCopies());
+  }
+  return CopyLoose();
 }
 
 absl::Status Recovery::CopyTensorsAndBytes() {
@@ -355,26 +370,26 @@ absl::Status Recovery::CheckCopies() {
   return CheckSameBits(all, plan_.source, std::vector<bool>(all.size(), true));
 }
 
-absl::Status Recovery::CopyLooseBytes() {
-  if (!plan_.copies_any_loose) return absl::OkStatus();
-  const bool copies = plan_.copies_loose[rank_];
+absl::Status Recovery::CopyLoose() {
   std::string bytes;
-  if (static_cast<int>(rank_) == plan_.source) bytes = state_.LooseBytes();
-  COXSWAIN_ASSIGN_OR_RETURN(
-      bytes, BroadcastBytes(communicator_, bytes, plan_.source, copies,
-                            options_.max_bytes, options_.timeout));
-  if (!copies) return absl::OkStatus();
+  if (plan_.copies_any_loose) {
+    if (static_cast<int>(rank_) == plan_.source) bytes = state_.LooseBytes();
+    COXSWAIN_ASSIGN_OR_RETURN(
+        bytes, BroadcastBytes(communicator_, bytes, plan_.source,
+                              plan_.copies_loose[rank_], options_.max_bytes,
+                              options_.timeout));
+  }
+  const std::vector<Span> spans = state_.LooseTensors();
+  if (!spans.empty()) {
+    COXSWAIN_RETURN_IF_ERROR(
+        BroadcastSpans(communicator_, spans, plan_.source, options_.timeout));
+    const absl::Status taken = state_.TakeTensors();
+    if (!taken.ok()) return Fail("loading the copied buffers", taken);
+  }
+  if (!plan_.copies_loose[rank_]) return absl::OkStatus();
+  // Last, as the backup of a rank in step does not have them.
   const absl::Status loaded = state_.LoadLooseBytes(bytes);
   return loaded.ok() ? loaded : Fail("loading a peer's counters", loaded);
-}
-
-absl::Status Recovery::CopyLooseTensors() {
-  const std::vector<Span> spans = state_.LooseTensors();
-  if (spans.empty()) return absl::OkStatus();
-  COXSWAIN_RETURN_IF_ERROR(
-      BroadcastSpans(communicator_, spans, plan_.source, options_.timeout));
-  const absl::Status taken = state_.TakeTensors();
-  return taken.ok() ? taken : Fail("loading the copied buffers", taken);
 }
 
 absl::Status Recovery::CopyHook() {

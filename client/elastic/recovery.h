@@ -56,12 +56,15 @@ struct Recovered {
 // in a hook's mode=pytorch when the world changes: that mode's errors are only
 // valid together.
 //
-// A rank that was behind restores its own state if a peer ends meanwhile, and
+// A rank has the source's state once all of it has come, loose tensors and
+// loose bytes too. If a peer ends before that, it restores what it had, and
 // needs memory for that; a rank without a state stays without. So the remaining
-// ranks can begin any recovery again.
+// ranks can begin any recovery again. The hook's state follows: if no rank that
+// has one is left by then, the hook begins anew.
 //
 // Errors: those of PlanRecovery, on all ranks; of the communicator; of the
-// state, after which the communicator is aborted, as the peers wait for it.
+// state, after which the communicator is aborted, as the peers wait for it;
+// DATA_LOSS on a rank that could not restore what it had.
 absl::StatusOr<Recovered> Recover(Communicator& communicator,
                                   int64_t generation,
                                   const RecoveryOptions& options,

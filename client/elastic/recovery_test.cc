@@ -1,6 +1,7 @@
 #include "client/elastic/recovery.h"
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -44,7 +46,10 @@ class FakeState : public ElasticState {
     Span mean;
     mean.data = &mean_;
     mean.count = 1;
-    return {mean};
+    Span more;
+    more.data = more_means.data();
+    more.count = static_cast<int64_t>(more_means.size());
+    return {mean, more};
   }
   absl::StatusOr<std::string> Save() override {
     if (refuse_save) return absl::ResourceExhaustedError("no memory");
@@ -80,6 +85,7 @@ class FakeState : public ElasticState {
     return absl::OkStatus();
   }
 
+  std::vector<float> more_means;
   std::string loose;
   bool refuse_save = false;
   std::string refuse_load;
@@ -99,6 +105,7 @@ struct Rank {
   FakeState state;
   RankStanding standing;
   RecoveryOptions options;
+  int64_t dies_at = -1;  // the collective, from 0, that it does not start
 };
 
 HookState HookStateOf(int64_t step, double error, const std::string& q) {
@@ -178,9 +185,16 @@ Results RecoverAll(Ranks& ranks, int64_t generation = 5,
   if (collectives != nullptr) collectives->resize(ranks.size());
   std::vector<std::thread> threads;
   for (int i = 0; i < size; ++i) {
-    threads.emplace_back([&, i, communicator = world->MakeRank(i)] {
+    threads.emplace_back([&, i] {
       Rank& rank = *ranks[static_cast<size_t>(i)];
       rank.options.timeout = kSoon;
+      const auto communicator =
+          std::make_unique<HeldCommunicator>(world->MakeRank(i));
+      communicator->Open();
+      if (rank.dies_at >= 0) {
+        communicator->Fail(rank.dies_at,
+                           absl::InternalError("the worker was killed"));
+      }
       results[static_cast<size_t>(i)] = Recover(
           *communicator, generation, rank.options, &rank.state, &rank.standing);
       if (collectives == nullptr) return;
@@ -509,6 +523,96 @@ TEST(RecoveryTest, ADeathWhileCopyingLeavesTheOthersAsTheyWere) {
   EXPECT_EQ(again[0]->step, 8);
   EXPECT_EQ(again[0]->error_scale, 2.0 / 3);
   EXPECT_EQ(ranks[1]->state.extra(), "after 8");
+}
+
+// Of a step, the mean has its number.
+std::unique_ptr<Rank> WithMean(std::unique_ptr<Rank> rank) {
+  rank->state.set_mean(static_cast<float>(rank->state.step()));
+  return rank;
+}
+
+void ExpectAllOfOneStep(FakeState& state, int64_t step) {
+  EXPECT_EQ(state.step(), step);
+  EXPECT_EQ(state.value(), 0.1 * static_cast<double>(step));
+  EXPECT_EQ(state.mean(), static_cast<float>(step));
+  EXPECT_EQ(state.extra(), step == 0 ? "fresh" : absl::StrCat("after ", step));
+}
+
+// Loses the last rank, which is the source, at each of its collectives in turn,
+// and lets the others go on: with all of its step 9, or all of `earlier`.
+void LoseTheSourceAnywhere(const std::function<Ranks()>& make,
+                           int64_t earlier) {
+  std::map<int64_t, int> ended;  // by the step that the others went on from
+  for (int64_t death = 0;; ++death) {
+    SCOPED_TRACE(absl::StrCat("the source does not start collective ", death));
+    Ranks ranks = make();
+    ranks.back()->dies_at = death;
+    if (RecoverAll(ranks).back().ok()) break;
+    ranks.pop_back();
+    const Results again = RecoverAll(ranks, 6);
+    ExpectOk(again);
+    const int64_t step = ranks[0]->state.step();
+    EXPECT_TRUE(step == 9 || step == earlier) << step;
+    for (const auto& rank : ranks) ExpectAllOfOneStep(rank->state, step);
+    ++ended[step];
+  }
+  EXPECT_GE(ended[earlier], 5) << "facts, tensors, bytes, check, loose tensors";
+  EXPECT_GE(ended[9], 1) << "the hook's state";
+}
+
+TEST(RecoveryTest, WhereverTheSourceDiesNoRankHoldsHalfOfItsState) {
+  LoseTheSourceAnywhere(
+      [] {
+        return RanksOf(WithMean(Newcomer()), WithMean(Survivor(8, 0.25)),
+                       WithMean(Survivor(9, 0.5)));
+      },
+      8);
+}
+
+TEST(RecoveryTest, NewcomersThatAreLeftAloneDoNotBeginWithHalfAState) {
+  LoseTheSourceAnywhere(
+      [] {
+        return RanksOf(WithMean(Newcomer()), WithMean(Newcomer()),
+                       WithMean(Survivor(9, 0.5)));
+      },
+      0);
+}
+
+// What is too large to travel with the rest is written in place.
+TEST(RecoveryTest, ARankInStepKeepsItsOwnBuffersOrGetsAllOfThem) {
+  const size_t large = 7 << 20;
+  for (int64_t death = 0;; ++death) {
+    SCOPED_TRACE(absl::StrCat("the source does not start collective ", death));
+    Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+    for (size_t i = 0; i < 2; ++i) {
+      const auto mean = static_cast<float>(1 + i);
+      ranks[i]->state.set_mean(mean);
+      ranks[i]->state.more_means.assign(large, mean);
+      ranks[i]->state.loose = absl::StrCat("seen ", mean);
+    }
+    ranks[0]->dies_at = death;
+    const Results results = RecoverAll(ranks);
+    const FakeState& state = ranks[1]->state;
+    EXPECT_TRUE(ranks[1]->standing.has_state);
+    EXPECT_EQ(state.mean(), results[1].ok() ? 1 : 2);
+    EXPECT_EQ(state.more_means[0], state.mean());
+    EXPECT_EQ(state.loose, absl::StrCat("seen ", state.mean()));
+    if (results[0].ok()) break;
+  }
+}
+
+TEST(RecoveryTest, ARankThatCannotGoBackToItsOwnStateEnds) {
+  Ranks ranks = RanksOf(Newcomer(), Newcomer(), Survivor(9, 0.5));
+  ranks[0]->state.refuse_load = "fresh";
+  ranks[2]->dies_at = 3;
+  const Results results = RecoverAll(ranks);
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(
+      MessagesOf(results)[0],
+      AllOf(HasSubstr("rank 0, going back to its own state"),
+            HasSubstr("no room for it"), HasSubstr("start this worker again")));
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(ranks[0]->standing.has_state);
 }
 
 TEST(RecoveryTest, ARankThatCannotLoadTheCopyIsNamedAndTheOthersContinue) {

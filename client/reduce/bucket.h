@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_REDUCE_BUCKET_H_
 #define COXSWAIN_CLIENT_REDUCE_BUCKET_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -35,6 +36,10 @@ struct GradientSlot {
   int parameter = 0;   // index in registration order
   int64_t offset = 0;  // elements from the start of the bucket
   int64_t count = 0;
+  // Where the gradient lies instead, and its average in the end; null: in the
+  // bucket. Not null only for hooks with Hook::takes_parts; each rank's own
+  // affair.
+  void* outside = nullptr;
 };
 
 // A run of gradients that is exchanged as one message. All ranks have the same
@@ -54,7 +59,31 @@ struct Bucket {
   std::optional<double> share;
 
   Span Gradient(const GradientSlot& slot) const {
-    return data.Slice(slot.offset, slot.count);
+    Span gradient = data.Slice(slot.offset, slot.count);
+    if (slot.outside != nullptr) gradient.data = slot.outside;
+    return gradient;
+  }
+  // Returns where all gradients lie, in their order, in as few parts as can be.
+  std::vector<Span> Parts() const {
+    const bool elsewhere = std::any_of(
+        gradients.begin(), gradients.end(),
+        [](const GradientSlot& slot) { return slot.outside != nullptr; });
+    if (!elsewhere) return {data};
+    std::vector<Span> parts;
+    for (const GradientSlot& slot : gradients) {
+      const Span next = Gradient(slot);
+      if (next.count == 0) continue;
+      const bool adjoins =
+          !parts.empty() &&
+          static_cast<char*>(parts.back().data) + parts.back().bytes() ==
+              next.data;
+      if (adjoins) {
+        parts.back().count += next.count;
+      } else {
+        parts.push_back(next);
+      }
+    }
+    return parts;
   }
 };
 

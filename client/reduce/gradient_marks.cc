@@ -75,6 +75,12 @@ void* GradientMarks::TakeOutside(int parameter) {
   return std::exchange(marks_[static_cast<size_t>(parameter)].outside, nullptr);
 }
 
+void* GradientMarks::TakeInPlace(int parameter) {
+  MutexLock lock(&mutex_);
+  Mark& mark = marks_[static_cast<size_t>(parameter)];
+  return mark.in_place ? std::exchange(mark.outside, nullptr) : nullptr;
+}
+
 bool GradientMarks::used(int parameter) const {
   MutexLock lock(&mutex_);
   return marks_[static_cast<size_t>(parameter)].used;

@@ -22,6 +22,7 @@ class GradientMarks {
   struct Mark {
     bool used = true;         // this rank's backward pass reached the parameter
     void* outside = nullptr;  // where to copy the average; null: nowhere
+    bool in_place = false;    // the gradient is there, and in no bucket
   };
   enum class Claimed { kYes, kTwice, kClosed };
 
@@ -46,6 +47,9 @@ class GradientMarks {
   // Returns where to copy the parameter's average; null: nowhere. Called once
   // the copy is about to be made; returns null afterwards.
   void* TakeOutside(int parameter);
+  // Returns where a gradient is that was marked in place, and will have its
+  // average; null for others. TakeOutside returns null afterwards.
+  void* TakeInPlace(int parameter);
   bool used(int parameter) const;
 
   // Returns 1 for each parameter that was used, by parameter.

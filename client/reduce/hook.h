@@ -121,6 +121,12 @@ class Hook {
   // ranks before Prepare, in their own type: 16-bit ones may overflow.
   virtual bool applies_share() const { return false; }
 
+  // Returns whether a bucket's gradients may lie outside it
+  // (GradientSlot::outside) where the communicator has a mean, in the CPU's
+  // memory and without shares. The hook then reads them, and writes their
+  // averages, by Bucket::Parts.
+  virtual bool takes_parts() const { return false; }
+
   // Returns the gradients because of which the step exchanged last came out as
   // NaN, the first one of each rank and bucket; the same on all ranks. Empty if
   // that step was finite, and from hooks that do not look: the default.

@@ -169,12 +169,21 @@ void Reducer::MakeExchange(const schedule::Ticket& ticket, double divisor) {
   exchange_ = std::make_unique<StepExchange>(std::move(context));
 }
 
+bool Reducer::CanExchangeInPlace() const {
+  // Weights, and what waits for the end of the step, go through the buckets.
+  return hook_->takes_parts() && communicator_->has_mean() &&
+         communicator_->device_queue() == nullptr && !options_.uneven_inputs &&
+         !options_.find_unused_parameters && options_.max_norm == 0 &&
+         !options_.on_average;
+}
+
 absl::Status Reducer::BeginStep(const schedule::Ticket& ticket, double divisor,
                                 bool local) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to exchange gradients"));
   COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket, divisor));
   if (!options_.rebuild || hook_->needs_frozen_layout()) frozen_ = true;
   without_data_ = ticket.without_data();
+  in_place_ = CanExchangeInPlace();
   const schedule::Ticket complete = Complete(ticket);
   MakeExchange(complete, divisor);
   {

@@ -54,7 +54,7 @@ namespace coxswain {
 // that a hook keeps back are never weighted.
 //
 // Errors: any error in a step (of the hook, of a collective, of the caller)
-// aborts the communicator, which also ends the waits of its peers (over gloo
+// aborts the communicator, which also ends the waits of its peers (over tcp
 // with UNAVAILABLE, as for any broken connection), and rolls the hook back. The
 // reducer is broken from then on: everything returns the first error, which
 // names rank, step and bucket. The contents of the buckets are then undefined.
@@ -78,6 +78,11 @@ class Reducer {
     // max_norm) is copied to `gradient` before Finish returns, unless the
     // parameter is unused everywhere; the memory stays valid until then.
     bool copy_back = false;
+    // The same, and the memory is this gradient's alone and the exchange may
+    // work in it until then, instead of in a copy: the view is then not
+    // written, and after an error the contents are undefined. Done where it
+    // saves time: see docs/reducer.md.
+    bool in_place = false;
   };
 
   // Plans the buckets, takes their memory from the communicator and configures
@@ -130,8 +135,8 @@ class Reducer {
   // Marks a gradient that is in GradientView(parameter).
   absl::Status MarkReady(int parameter);
   absl::Status MarkReady(int parameter, const MarkOptions& mark);
-  // Copies the gradient there first: same count and type as the parameter,
-  // row-major.
+  // Copies the gradient there first, but for MarkOptions::in_place: same count
+  // and type as the parameter, row-major.
   absl::Status MarkReady(int parameter, Span gradient);
   absl::Status MarkReady(int parameter, Span gradient, const MarkOptions& mark);
   // Writes zeros there, for a parameter that the rank's backward pass does not
@@ -182,14 +187,8 @@ class Reducer {
   absl::Status ChangeParameters(
       std::vector<ParameterSpec> parameters,
       std::optional<std::map<std::string, std::string>> settings = {});
-  // Changes to another hook, which outlives the reducer; collective. With
-  // `carry_state` it takes over the old one's state, each rank its own
-  // (Hook::SaveOwn and LoadOwn), of which nothing is sent. A hook that has no
-  // LoadOwn gets the merged state of all ranks, as from a checkpoint. Fails
-  // with RESOURCE_EXHAUSTED if that is larger than 64 MiB and 32 bytes per
-  // element of the gradients; with FAILED_PRECONDITION if the state is another
-  // kind of hook's, and the old hook stays; with INVALID_ARGUMENT for a hook
-  // that needs an averager.
+  // Changes to another hook, which outlives the reducer; collective. See
+  // ChangeOver.
   absl::Status ChangeHook(Hook* hook, bool carry_state);
 
   // Takes over the plan's header exchange, and its version, from the next step
@@ -236,6 +235,8 @@ class Reducer {
   // Fills in the fields that the caller of BeginStep does not know.
   schedule::Ticket Complete(const schedule::Ticket& ticket) const;
   void MakeExchange(const schedule::Ticket& ticket, double divisor);
+  // Returns whether large gradients can be exchanged where they are, in a step.
+  bool CanExchangeInPlace() const;
   absl::Status Announce(const schedule::Ticket& ticket);
   bool local() const {
     MutexLock lock(&mutex_);
@@ -248,21 +249,6 @@ class Reducer {
                                                 bool unanimous = false);
   absl::StatusOr<schedule::Decision> AskGate(const schedule::Vote& vote,
                                              bool unanimous);
-
-  // How many ranks could not change to another hook, and how many of these
-  // because it has no LoadOwn.
-  struct HookChange {
-    int64_t failed = 0;
-    int64_t unimplemented = 0;
-  };
-  absl::StatusOr<HookChange> CompareChanges(const absl::Status& own);
-  // Returns OK on all ranks or on none.
-  absl::Status AllOrNone(const absl::Status& own,
-                         const HookChange& change) const;
-  // Loads this rank's state of the current hook into `hook`.
-  absl::Status CarryState(Hook& hook) const;
-  // Does so through a checkpoint's state, for hooks without LoadOwn.
-  absl::Status CarryMergedState(Hook& hook);
 
   absl::Status BeginMarks();
   absl::Status Claim(int parameter, const GradientMarks::Mark& mark);
@@ -306,6 +292,7 @@ class Reducer {
   bool frozen_ = false;
   bool agreed_ = false;
   bool without_data_ = false;  // in the step begun last
+  bool in_place_ = false;      // CanExchangeInPlace, in the step begun last
   uint64_t layout_hash_ = 0;
   StepDigest digest_;
   // The hook was still running when its step was aborted.

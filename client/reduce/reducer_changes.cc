@@ -14,10 +14,9 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/device_queue.h"
-#include "client/comm/rank_values.h"
 #include "client/reduce/agreement.h"
 #include "client/reduce/gradient_memory.h"
-#include "client/reduce/hook_state.h"
+#include "client/reduce/hook_change.h"
 #include "client/reduce/reducer.h"
 #include "client/reduce/root_broadcast.h"
 #include "schedule/plan.h"
@@ -156,41 +155,17 @@ absl::Status Reducer::ChangeParameters(
 
 absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its hook"));
-  if (hook->needs_averager()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the hook ", hook->spec(),
-        " needs its averager, which a change of hooks does not bring along; "
-        "begin with it"));
-  }
-  absl::Status own = hook->Configure(parameters_, communicator_->size());
-  if (own.ok() && carry_state) own = CarryState(*hook);
-  COXSWAIN_ASSIGN_OR_RETURN(HookChange change, CompareChanges(own));
-  if (change.unimplemented == communicator_->size()) {
-    own = CarryMergedState(*hook);
-    COXSWAIN_RETURN_IF_ERROR(status());
-    COXSWAIN_ASSIGN_OR_RETURN(change, CompareChanges(own));
-  }
-  COXSWAIN_RETURN_IF_ERROR(AllOrNone(own, change));
+  HookChange change;
+  change.parameters = &parameters_;
+  change.communicator = communicator_;
+  change.timeout = options_.timeout;
+  for (const Bucket& bucket : buckets()) change.elements += bucket.data.count;
+  change.carry_state = carry_state;
+  change.fail = [this](const absl::Status& status) { return Fail(status); };
+  COXSWAIN_RETURN_IF_ERROR(ChangeOver(*hook_, *hook, change));
   hook_ = hook;
   agreed_ = false;
   return absl::OkStatus();
-}
-
-absl::Status Reducer::CarryState(Hook& hook) const {
-  COXSWAIN_ASSIGN_OR_RETURN(const HookState state, hook_->SaveOwn());
-  return hook.LoadOwn(state, /*error_scale=*/1);
-}
-
-absl::Status Reducer::CarryMergedState(Hook& hook) {
-  // Per element: errors of two kinds at up to 8 bytes, factors, and text.
-  int64_t limit = 64 << 20;
-  for (const Bucket& bucket : buckets()) limit += 32 * bucket.data.count;
-  absl::StatusOr<HookState> state =
-      GatherHookState(*hook_, *communicator_, limit, options_.timeout);
-  // Too large a state is refused on all ranks, before any of it travels.
-  if (absl::IsResourceExhausted(state.status())) return state.status();
-  if (!state.ok()) return Fail(WithPrefix("hook change: ", state.status()));
-  return hook.LoadState(*state, communicator_->rank(), communicator_->size());
 }
 
 absl::Status Reducer::ChangePlan(const schedule::Plan& plan) {
@@ -206,24 +181,6 @@ absl::Status Reducer::ChangePlan(const schedule::Plan& plan) {
   // Not as a whole: other threads may read what stays, to abort.
   FollowPlan(plan, communicator_->size(), &options_);
   return absl::OkStatus();
-}
-
-absl::StatusOr<Reducer::HookChange> Reducer::CompareChanges(
-    const absl::Status& own) {
-  const absl::StatusOr<std::vector<int64_t>> counts = ReduceValues(
-      *communicator_, {own.ok() ? 0 : 1, absl::IsUnimplemented(own) ? 1 : 0},
-      ReduceOp::kSum, options_.timeout);
-  if (!counts.ok()) return Fail(WithPrefix("hook change: ", counts.status()));
-  return HookChange{(*counts)[0], (*counts)[1]};
-}
-
-absl::Status Reducer::AllOrNone(const absl::Status& own,
-                                const HookChange& change) const {
-  COXSWAIN_RETURN_IF_ERROR(own);
-  if (change.failed == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(change.failed, " other ranks of ", communicator_->size(),
-                   " could not change over to the new hook; see their logs"));
 }
 
 absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,

@@ -11,6 +11,14 @@
 
 namespace coxswain {
 
+namespace {
+
+// A smaller gradient is copied in less time than the calls of the system take
+// that it would cost to send and receive it apart.
+constexpr int64_t kInPlaceBytes = 64 << 10;
+
+}  // namespace
+
 // ---- gradients ----
 
 absl::Status Reducer::BeginMarks() {
@@ -31,7 +39,7 @@ absl::Status Reducer::MarkReady(int parameter) {
 }
 
 absl::Status Reducer::MarkReady(int parameter, const MarkOptions& mark) {
-  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {mark.used, nullptr}));
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {mark.used, nullptr, false}));
   return CountDown(parameter);
 }
 
@@ -41,8 +49,11 @@ absl::Status Reducer::MarkReady(int parameter, Span gradient) {
 
 absl::Status Reducer::MarkReady(int parameter, Span gradient,
                                 const MarkOptions& mark) {
+  const bool in_place =
+      in_place_ && mark.in_place && gradient.bytes() >= kInPlaceBytes;
+  const bool back = mark.copy_back || mark.in_place;
   COXSWAIN_RETURN_IF_ERROR(
-      Claim(parameter, {mark.used, mark.copy_back ? gradient.data : nullptr}));
+      Claim(parameter, {mark.used, back ? gradient.data : nullptr, in_place}));
   const Span view = GradientView(parameter);
   if (!(gradient.device == view.device)) {
     return Fail(absl::InvalidArgumentError(absl::StrCat(
@@ -55,6 +66,7 @@ absl::Status Reducer::MarkReady(int parameter, Span gradient,
         "\" has ", gradient.count, " x ", NameOf(gradient.dtype),
         ", its parameter ", view.count, " x ", NameOf(view.dtype))));
   }
+  if (in_place) return CountDown(parameter);
   const absl::Status copied =
       memory_->CopyGradient(BucketOf(parameter), view, gradient.data);
   if (!copied.ok()) return Fail(WithPrefix("taking a gradient: ", copied));
@@ -62,7 +74,7 @@ absl::Status Reducer::MarkReady(int parameter, Span gradient,
 }
 
 absl::Status Reducer::MarkZeros(int parameter) {
-  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {/*used=*/false, nullptr}));
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {/*used=*/false, nullptr, false}));
   return ClearAndCount(parameter);
 }
 
@@ -122,7 +134,7 @@ std::vector<int> Reducer::Unmarked() const { return marks_.Unclaimed(); }
 void Reducer::MarkMissing() {
   for (const int parameter : Unmarked()) {
     // Another thread's error may come first: then nothing counts any more.
-    if (!Claim(parameter, {/*used=*/false, nullptr}).ok()) return;
+    if (!Claim(parameter, {/*used=*/false, nullptr, false}).ok()) return;
     if (!ClearAndCount(parameter).ok()) return;
   }
 }

@@ -1,6 +1,5 @@
 #include "client/reduce/step_exchange.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -40,7 +39,11 @@ Span SpanOf(std::vector<T>& values, DType dtype) {
 }  // namespace
 
 StepExchange::StepExchange(Context context)
-    : context_(std::move(context)), communicator_(*context_.communicator) {
+    : context_(std::move(context)),
+      communicator_(*context_.communicator),
+      flights_({context_.hook, context_.communicator, context_.options->clock,
+                context_.options->timeout, context_.buckets->size(),
+                [this](const Bucket& bucket) { return OnAverage(bucket); }}) {
   report_.step = context_.hook->step();
   report_.begun = context_.options->clock->Now();
   report_.total_weight = communicator_.size();
@@ -138,107 +141,36 @@ absl::Status StepExchange::ExchangeAll() {
 }
 
 absl::Status StepExchange::ExchangeBuckets() {
-  timings_.assign(buckets().size(), BucketTiming());
   absl::Status status = RunRounds();
-  if (!status.ok()) {
-    // Aborts the communicator, so that the collectives in flight end.
-    status = context_.fail(status);
-    Drain(context_.options->after_abort());
-  }
-  in_flight_.clear();
+  if (status.ok()) return status;
+  // Aborts the communicator, so that the collectives in flight end.
+  status = context_.fail(status);
+  flights_.Drain(context_.options->after_abort());
   return status;
 }
 
 absl::Status StepExchange::RunRounds() {
-  size_t round = 0;
-  while (round < buckets().size() || !in_flight_.empty()) {
-    size_t earlier = in_flight_.size();
-    if (round < buckets().size()) {
-      const Bucket& bucket = buckets()[round++];
-      COXSWAIN_RETURN_IF_ERROR(AwaitReady(bucket));
-      COXSWAIN_RETURN_IF_ERROR(InBucket(bucket, Begin(bucket)));
-    }
-    while (earlier-- > 0) {
-      Flight& flight = in_flight_[earlier];
-      COXSWAIN_RETURN_IF_ERROR(InBucket(*flight.bucket, Advance(flight)));
-    }
-    in_flight_.erase(
-        std::remove_if(in_flight_.begin(), in_flight_.end(),
-                       [](const Flight& flight) { return !flight.exchange; }),
-        in_flight_.end());
+  for (const Bucket& bucket : buckets()) {
+    COXSWAIN_RETURN_IF_ERROR(AwaitReady(bucket));
+    COXSWAIN_RETURN_IF_ERROR(flights_.Round(Placed(bucket)));
+  }
+  while (!flights_.empty()) {
+    COXSWAIN_RETURN_IF_ERROR(flights_.Round(nullptr));
   }
   return absl::OkStatus();
 }
 
-absl::Status StepExchange::Begin(const Bucket& bucket) {
-  Clock* const clock = context_.options->clock;
-  Flight flight;
-  flight.bucket = &bucket;
-  BucketTiming& timing = Timing(flight);
-  timing.launched = clock->Now();
-  timing.gradient_bytes = bucket.data.bytes();
-  COXSWAIN_ASSIGN_OR_RETURN(flight.exchange,
-                            context_.hook->Prepare(bucket, communicator_));
-  timing.in_hook += clock->Now() - timing.launched;
-  in_flight_.push_back(std::move(flight));
-  return Advance(in_flight_.back());
-}
-
-absl::Status StepExchange::Advance(Flight& flight) {
-  Clock* const clock = context_.options->clock;
-  BucketTiming& timing = Timing(flight);
-  const bool first = flight.ended == nullptr;
-  COXSWAIN_RETURN_IF_ERROR(AwaitWork(flight));
-  const absl::Time begun = clock->Now();
-  const int64_t payload = communicator_.payload_bytes();
-  COXSWAIN_ASSIGN_OR_RETURN(flight.work, flight.exchange->Advance());
-  timing.payload_bytes += communicator_.payload_bytes() - payload;
-  const absl::Time advanced = clock->Now();
-  timing.in_hook += advanced - begun;
-  if (first) timing.compressed = advanced;
-  if (flight.work) {
-    flight.ended = std::make_shared<std::atomic<int64_t>>(0);
-    flight.work->OnDone([ended = flight.ended, clock](const absl::Status&) {
-      ended->store(absl::ToUnixNanos(clock->Now()));
-    });
-    return absl::OkStatus();
+std::shared_ptr<const Bucket> StepExchange::Placed(const Bucket& bucket) const {
+  std::shared_ptr<Bucket> placed;
+  for (size_t i = 0; i < bucket.gradients.size(); ++i) {
+    void* const outside =
+        context_.marks->TakeInPlace(bucket.gradients[i].parameter);
+    if (outside == nullptr) continue;
+    if (placed == nullptr) placed = std::make_shared<Bucket>(bucket);
+    placed->gradients[i].outside = outside;
   }
-  // A hook that exchanges nothing has ended its exchange when it began.
-  if (first) timing.exchanged = advanced;
-  flight.exchange.reset();
-  COXSWAIN_RETURN_IF_ERROR(OnAverage(*flight.bucket));
-  timing.done = clock->Now();
-  return absl::OkStatus();
-}
-
-absl::Status StepExchange::AwaitWork(Flight& flight) {
-  if (!flight.work) return absl::OkStatus();
-  BucketTiming& timing = Timing(flight);
-  const absl::Time begun = context_.options->clock->Now();
-  const absl::Status status = flight.work->Wait(context_.options->timeout);
-  const absl::Time now = context_.options->clock->Now();
-  timing.waited += now - begun;
-  // The thread that ends the work may wake this one before it takes the time.
-  const int64_t ended = flight.ended->load();
-  timing.exchanged = ended == 0 ? now : absl::FromUnixNanos(ended);
-  return status;
-}
-
-void StepExchange::Drain(absl::Duration timeout) {
-  for (const Flight& flight : in_flight_) {
-    if (flight.work) (void)flight.work->Wait(timeout);
-  }
-}
-
-BucketTiming& StepExchange::Timing(const Flight& flight) {
-  return timings_[static_cast<size_t>(flight.bucket->index)];
-}
-
-absl::Status StepExchange::InBucket(const Bucket& bucket,
-                                    const absl::Status& status) const {
-  return WithPrefix(
-      absl::StrCat("bucket ", bucket.index, " of ", buckets().size(), ": "),
-      status);
+  if (placed != nullptr) return placed;
+  return std::shared_ptr<const Bucket>(std::shared_ptr<void>(), &bucket);
 }
 
 absl::Status StepExchange::AwaitReady(const Bucket& bucket) {

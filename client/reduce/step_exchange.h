@@ -1,7 +1,6 @@
 #ifndef COXSWAIN_CLIENT_REDUCE_STEP_EXCHANGE_H_
 #define COXSWAIN_CLIENT_REDUCE_STEP_EXCHANGE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
+#include "client/reduce/bucket_flights.h"
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
@@ -26,12 +26,7 @@ namespace coxswain {
 // (weights, which ranks are out of data, plans), the buckets, which parameters
 // they used, and, in the first step, rank 0's order of gradients.
 //
-// Buckets are begun strictly in index order, whichever is ready first, in
-// rounds. Round r waits until bucket r is ready, begins it (Prepare and the
-// first Advance), and then advances each earlier bucket that is still in flight
-// by one, the latest first. So a hook computes on bucket r-1 while bucket r's
-// collective runs, and the order depends only on how often each exchange
-// advances, which is the same on all ranks; never on timing.
+// Buckets go in the order of BucketFlights, each once it is ready.
 //
 // Made by the reducer for each step; Run is called by its exchange thread, and
 // the results are read after that.
@@ -69,7 +64,9 @@ class StepExchange {
   // Returns how many collectives among all ranks the hook has started.
   int64_t collectives() const { return collectives_; }
   // Returns the timings by bucket, without the times at which they were ready.
-  const std::vector<BucketTiming>& timings() const { return timings_; }
+  const std::vector<BucketTiming>& timings() const {
+    return flights_.timings();
+  }
   // With find_unused_parameters: returns how many ranks used each parameter.
   const std::vector<int32_t>& users() const { return users_; }
   // With learns_order: returns a permutation of the parameters.
@@ -82,28 +79,14 @@ class StepExchange {
   const std::vector<Bucket>& buckets() const {
     return shared_.empty() ? *context_.buckets : shared_;
   }
-  // A bucket whose exchange has begun.
-  struct Flight {
-    const Bucket* bucket = nullptr;
-    std::unique_ptr<Exchange> exchange;
-    WorkPtr work;  // null before the first Advance
-    // When `work` ended; written by the thread that ends it.
-    std::shared_ptr<std::atomic<int64_t>> ended;
-  };
-
   absl::Status ExchangeAll();
   absl::Status ExchangeBuckets();
   // Runs all rounds. After an error collectives may still be in flight.
   absl::Status RunRounds();
-  absl::Status Begin(const Bucket& bucket);
-  // Runs one phase; resets `flight.exchange` when the average is complete.
-  absl::Status Advance(Flight& flight);
-  absl::Status AwaitWork(Flight& flight);
-  // After an error and the abort of the communicator: waits until no collective
-  // uses the exchanges' memory, for each of them up to `timeout`.
-  void Drain(absl::Duration timeout);
-  BucketTiming& Timing(const Flight& flight);
-  absl::Status InBucket(const Bucket& bucket, const absl::Status& status) const;
+  // Returns a complete bucket, with the places of those gradients that were
+  // marked in place; it may be one of the context's, which the pointer does not
+  // own.
+  std::shared_ptr<const Bucket> Placed(const Bucket& bucket) const;
   absl::Status AwaitReady(const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
   // Calls options.on_average, unless the step is skipped.
@@ -126,8 +109,7 @@ class StepExchange {
   std::optional<bool> takes_averages_;
   StepReport report_;
   int64_t collectives_ = 0;
-  std::vector<BucketTiming> timings_;
-  std::vector<Flight> in_flight_;
+  BucketFlights flights_;
   std::vector<int32_t> users_;
   std::vector<int> ready_order_;
 };

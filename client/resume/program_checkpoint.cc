@@ -1,6 +1,5 @@
 #include "client/resume/program_checkpoint.h"
 
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -8,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "client/resume/session_checkpoints.h"
 #include "client/schedule/schedule_client.h"
 #include "schedule/ticket.h"
 
@@ -20,39 +20,13 @@ constexpr char kNewest[] = "newest";
 // In the metadata: ended windows of a stream, and the plan.
 constexpr char kPosition[] = "position/";
 constexpr char kPlanVersion[] = "plan_version";
-// Where rank 0 publishes which checkpoint is the newest.
-constexpr char kNewestKey[] = "checkpoint/newest";
-// In the place of an id, none of which begins so.
-constexpr char kNotListed[] = "!";
-constexpr absl::Duration kNewestTimeout = absl::Minutes(1);
-// Ranks meet an error of a save at different times.
-constexpr absl::Duration kConnectTimeout = absl::Minutes(5);
-// A session takes care of groups of such names: see SessionGroups.
-constexpr char kGroup[] = "checkpoint/";
 
 AsyncCheckpoint::Options SaverOptions(
     Session& session, const ProgramCheckpoint::Options& options) {
-  AsyncCheckpoint::Options saver;
-  saver.rank = session.rank();
-  saver.world_size = session.world_size();
+  AsyncCheckpoint::Options saver = SaverOf(session);
   saver.own_errors = options.own_errors;
   saver.retention = options.retention;
   saver.on_report = options.on_report;
-  const auto number = std::make_shared<ConnectionNumber>(
-      session.rank(), &session.store(), kConnectTimeout);
-  saver.connect =
-      [&session, number](int) -> absl::StatusOr<std::shared_ptr<Communicator>> {
-    COXSWAIN_ASSIGN_OR_RETURN(const int64_t next, number->Next());
-    std::vector<int> ranks(static_cast<size_t>(session.world_size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    auto group = session.CreateGroup(absl::StrCat(kGroup, next), ranks);
-    if (!group.ok()) {
-      number->GiveUp();
-      return group.status();
-    }
-    Communicator* const communicator = &(*group)->communicator();
-    return std::shared_ptr<Communicator>(*std::move(group), communicator);
-  };
   return saver;
 }
 
@@ -144,29 +118,6 @@ absl::StatusOr<bool> ProgramCheckpoint::Save(const Training& training,
   return true;
 }
 
-absl::StatusOr<std::string> ProgramCheckpoint::AgreeOnNewest() {
-  if (session_.rank() != 0) {
-    COXSWAIN_ASSIGN_OR_RETURN(std::string id,
-                              session_.store().Get(kNewestKey, kNewestTimeout));
-    if (id == kNotListed) {
-      return absl::UnavailableError(
-          "rank 0 could not list the checkpoints of this job; its error has "
-          "why");
-    }
-    if (!id.empty()) return id;
-    return absl::NotFoundError("this job has no complete checkpoint");
-  }
-  const auto list = session_.checkpoints().List();
-  const bool any = list.ok() && !list->empty();
-  std::string published = any ? list->front().id : "";
-  // Not "none", with which the others would begin anew.
-  if (!list.ok()) published = kNotListed;
-  COXSWAIN_RETURN_IF_ERROR(session_.store().Set(kNewestKey, published));
-  COXSWAIN_RETURN_IF_ERROR(list.status());
-  if (any) return list->front().id;
-  return absl::NotFoundError("this job has no complete checkpoint");
-}
-
 absl::StatusOr<std::optional<ProgramCheckpoint::Resumed>>
 ProgramCheckpoint::ResumeIfAny(absl::string_view id, const Training& training) {
   absl::StatusOr<Resumed> resumed = Resume(id, training);
@@ -182,7 +133,7 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
     absl::string_view id, const Training& training) {
   std::string chosen(id);
   if (id == kNewest) {
-    COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest());
+    COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest(session_));
   }
   const TrainingRank me{session_.rank(), session_.world_size()};
   auto loaded = LoadTrainingState(session_.checkpoints(), chosen, me);

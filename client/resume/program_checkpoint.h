@@ -106,7 +106,6 @@ class ProgramCheckpoint {
   const AsyncCheckpoint& saver() const { return saver_; }
 
  private:
-  absl::StatusOr<std::string> AgreeOnNewest();
   absl::Status Apply(const TrainingState& state, const Training& training);
   absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
 

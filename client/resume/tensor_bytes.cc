@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <map>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -42,11 +41,6 @@ class Writer {
   char* at_;
 };
 
-struct Saved {
-  absl::string_view form;
-  absl::string_view elements;
-};
-
 class Reader {
  public:
   explicit Reader(absl::string_view bytes) : rest_(bytes) {}
@@ -74,24 +68,10 @@ class Reader {
   bool good_ = true;
 };
 
-absl::StatusOr<std::map<std::string, Saved>> ParseTensors(
-    absl::string_view bytes) {
-  std::map<std::string, Saved> tensors;
-  Reader reader(bytes);
-  for (uint64_t left = reader.Number(); left > 0 && reader.good(); --left) {
-    const std::string name(reader.Text());
-    Saved& saved = tensors[name];
-    saved.form = reader.Text();
-    saved.elements = reader.Text();
-  }
-  if (reader.done()) return tensors;
-  return absl::DataLossError("these bytes are not those of a model");
-}
-
-absl::Status CheckFits(const std::map<std::string, Saved>& saved,
+absl::Status CheckFits(const std::map<std::string, SavedTensor>& saved,
                        const std::vector<TensorForm>& here) {
   std::vector<std::string> differences;
-  std::map<std::string, Saved> rest = saved;
+  std::map<std::string, SavedTensor> rest = saved;
   for (const TensorForm& named : here) {
     const std::string& form = named.form;
     const auto found = rest.find(named.name);
@@ -124,6 +104,20 @@ absl::Status CheckFits(const std::map<std::string, Saved>& saved,
 }
 
 }  // namespace
+
+absl::StatusOr<std::map<std::string, SavedTensor>> ParseTensors(
+    absl::string_view bytes) {
+  std::map<std::string, SavedTensor> tensors;
+  Reader reader(bytes);
+  for (uint64_t left = reader.Number(); left > 0 && reader.good(); --left) {
+    const std::string name(reader.Text());
+    SavedTensor& saved = tensors[name];
+    saved.form = reader.Text();
+    saved.elements = reader.Text();
+  }
+  if (reader.done()) return tensors;
+  return absl::DataLossError("these bytes are not those of a model");
+}
 
 void SaveTensors(const std::vector<TensorForm>& tensors,
                  const std::function<void(size_t tensor, char* to)>& copy,

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,12 @@ struct TensorForm {
   size_t bytes = 0;
 };
 
+// What was saved of a tensor, within its bytes.
+struct SavedTensor {
+  absl::string_view form;
+  absl::string_view elements;
+};
+
 // Writes over `bytes`, whose memory is used again if it suffices. `copy` writes
 // the elements of the tensor with this number.
 void SaveTensors(const std::vector<TensorForm>& tensors,
@@ -34,6 +41,11 @@ void SaveTensors(const std::vector<TensorForm>& tensors,
 // differently.
 absl::StatusOr<std::vector<absl::string_view>> LoadTensors(
     absl::string_view bytes, const std::vector<TensorForm>& here);
+
+// Returns all tensors that were saved, by name. Fails with DATA_LOSS if the
+// bytes are not valid.
+absl::StatusOr<std::map<std::string, SavedTensor>> ParseTensors(
+    absl::string_view bytes);
 
 }  // namespace coxswain
 

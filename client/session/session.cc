@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
+#include "client/comm/backends/registry.h"
 #include "client/comm/nccl/nccl_library.h"
 #include "client/comm/nccl/nccl_status.h"
 #include "client/comm/work.h"
@@ -80,6 +81,7 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
     return absl::InvalidArgumentError(
         "SessionOptions need the coordinator's HOST:PORT and the job's name");
   }
+  COXSWAIN_ASSIGN_OR_RETURN(options->backend, BackendName(options->backend));
   COXSWAIN_RETURN_IF_ERROR(FillWorldSizes(*manifest, options));
   COXSWAIN_RETURN_IF_ERROR(
       schedule::ApplyPlanWords(options->plan_overrides, manifest));
@@ -300,7 +302,10 @@ bool IsJobFinished(const absl::Status& status) {
 
 bool MayComeFromPeers(const absl::Status& error) {
   return absl::IsUnavailable(error) || absl::IsAborted(error) ||
-         absl::IsDeadlineExceeded(error) || absl::IsCancelled(error);
+         absl::IsDeadlineExceeded(error) || absl::IsCancelled(error) ||
+         // The coordinator has ended the generation, and this answer of another
+         // call is here before the notice of that.
+         DetailOf(error).stale_fence().field() == "generation";
 }
 
 absl::Status Explain(Session& session, const absl::Status& error,

@@ -12,10 +12,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/comm/backends/registry.h"
 #include "client/session/job.h"
 
@@ -296,13 +296,11 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
   COXSWAIN_RETURN_IF_ERROR(ReadId(get, "COXSWAIN_INCARNATION", &incarnation));
   options.incarnation = Incarnation(incarnation);
   const std::string backend = Text(get, "COXSWAIN_BACKEND");
-  const std::vector<std::string> backends = BackendNames();
-  if (!backend.empty() &&
-      std::find(backends.begin(), backends.end(), backend) == backends.end()) {
-    return Invalid("COXSWAIN_BACKEND", backend,
-                   absl::StrCat("one of: ", absl::StrJoin(backends, ", ")));
+  if (!backend.empty()) {
+    const auto name = BackendName(backend);
+    if (!name.ok()) return WithPrefix("COXSWAIN_BACKEND: ", name.status());
+    options.backend = *name;
   }
-  if (!backend.empty()) options.backend = backend;
   COXSWAIN_RETURN_IF_ERROR(
       ReadBool(get, "COXSWAIN_PLAIN_DATA", &options.plain_data));
   options.address = Text(get, "COXSWAIN_BIND_ADDRESS");

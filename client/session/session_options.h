@@ -117,8 +117,7 @@ struct SessionOptions {
   std::shared_ptr<CancelSignal> cancel;
   std::string backend = "auto";
   // With TLS to the coordinator (security.tls.ca) workers encrypt what travels
-  // between them by `tcp` or `two_level(tcp)`, unless this is set, on all of
-  // them.
+  // between them by `tcp` or `two_level`, unless this is set, on all of them.
   bool plain_data = false;
   // The base name of the trace that a program writes of its steps, a file for
   // each rank (DistributedDataParallelOptions::trace_file); empty: none. The

@@ -54,7 +54,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_TOPOLOGY", "rack-3,node-12"},
                              {"COXSWAIN_LAUNCHER_ID", "18446744073709551615"},
                              {"COXSWAIN_INCARNATION", "0xff"},
-                             {"COXSWAIN_BACKEND", "gloo"},
+                             {"COXSWAIN_BACKEND", "two_level(tcp)"},
                              {"COXSWAIN_PLAIN_DATA", "true"},
                              {"COXSWAIN_BIND_ADDRESS", "10.0.0.1"},
                              {"COXSWAIN_JOIN_TIMEOUT", "90s"},
@@ -72,7 +72,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.topology, (std::vector<std::string>{"rack-3", "node-12"}));
   EXPECT_EQ(options.launcher_id, ~uint64_t{0});
   EXPECT_EQ(options.incarnation, Incarnation(255));
-  EXPECT_EQ(options.backend, "gloo");
+  EXPECT_EQ(options.backend, "two_level");
   EXPECT_TRUE(options.plain_data);
   EXPECT_EQ(options.address, "10.0.0.1");
   EXPECT_EQ(options.join_timeout, absl::Seconds(90));
@@ -162,7 +162,15 @@ TEST(SessionOptionsTest, SeveralCoordinatorsAreAList) {
 TEST(SessionOptionsTest, AnUnknownBackendListsThoseOfTheRegistry) {
   EXPECT_THAT(Read({{"COXSWAIN_BACKEND", "nccl2"}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("one of: auto, gloo, loopback")));
+                       HasSubstr("one of: auto, loopback, nccl")));
+}
+
+TEST(SessionOptionsTest, ABackendThatIsGoneNamesWhatReplacedIt) {
+  EXPECT_THAT(
+      Read({{"COXSWAIN_BACKEND", "gloo"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("COXSWAIN_BACKEND: the back end 'gloo' was replaced "
+                         "by 'tcp'")));
 }
 
 TEST(SessionOptionsTest, ALocalRankPastTheLocalWorldIsAnError) {

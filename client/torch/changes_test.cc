@@ -18,11 +18,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "client/comm/parameter_server/parameter_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
+#include "client/comm/tcp/tcp_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/test_ranks.h"
 #include "schedule/terms.h"
@@ -350,8 +350,8 @@ INSTANTIATE_TEST_SUITE_P(
         BackEnd{"InProcess", InProcess},
         BackEnd{"Shm",
                 [] { return ConnectGroup(kRanks, kTimeout, ConnectShm); }},
-        BackEnd{"Gloo",
-                [] { return ConnectGroup(kRanks, kTimeout, ConnectGloo); }},
+        BackEnd{"Tcp",
+                [] { return ConnectGroup(kRanks, kTimeout, ConnectTcp); }},
         BackEnd{"TwoLevel",
                 [] { return ConnectGroup(kRanks, kTimeout, ConnectTwoLevel); }},
         BackEnd{"ParameterServer", ThroughACoordinator}),

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/torch/ddp_internal.h"
@@ -66,13 +67,18 @@ bool ParameterGradient::InPlace(const Tensor& gradient) const {
   return gradient.is_alias_of(view_) && gradient.is_contiguous();
 }
 
-void ParameterGradient::Separate() {
+bool ParameterGradient::Alone() const {
   // While its hook runs, libtorch holds what .grad was made of, beside .grad.
-  constexpr size_t kOwners = 2;
+  const size_t owners = in_hook_ ? 2 : 1;
+  const Tensor& gradient = parameter_.grad();
+  // One tensor may be the .grad of two parameters.
+  return gradient.storage().use_count() <= owners && gradient.use_count() == 1;
+}
+
+void ParameterGradient::Separate() {
   const Tensor& gradient = parameter_.grad();
   if (as_view_ || !gradient.defined() || gradient.requires_grad() ||
-      gradient.layout() != ::torch::kStrided ||
-      gradient.storage().use_count() <= kOwners) {
+      gradient.layout() != ::torch::kStrided || Alone()) {
     return;
   }
   const ::torch::NoGradGuard no_grad;
@@ -109,8 +115,9 @@ absl::Status ParameterGradient::Mark(Reducer& reducer, int index, bool used) {
   }
   if (!as_view_ && gradient.is_contiguous() &&
       gradient.scalar_type() == view_.scalar_type()) {
-    outside_ = gradient;
+    mark.in_place = Alone();
     mark.copy_back = true;
+    outside_ = gradient;
     return reducer.MarkReady(index, ElementsOf(outside_), mark);
   }
   // From the mark on, .grad may belong to the exchange thread.
@@ -188,6 +195,8 @@ absl::Status DistributedDataParallel::MarkUnreached(const Tensor& loss) {
 
 void DistributedDataParallel::OnGradient(Parameter& parameter) {
   if (!status_.ok()) return;
+  const absl::Cleanup leave = [&] { parameter.gradient.NoteHook(false); };
+  parameter.gradient.NoteHook(true);
   parameter.used = parameter.used || parameter.gradient.defined();
   Keep(Guarded("separating gradients", [&] { parameter.gradient.Separate(); }));
   if (status_.ok() && !passes_.in_pass()) Keep(NoticePass());

@@ -69,6 +69,10 @@ class ParameterGradient {
   // new place, whose contents are up to the caller.
   void Point(const GradientPlace& place);
 
+  // Notes that the hook that libtorch calls once .grad is there has begun, or
+  // ended.
+  void NoteHook(bool inside) { in_hook_ = inside; }
+
   // Gives this .grad memory of its own. Called in a pass, once .grad is there:
   // libtorch may give two parameters gradients in the same memory (of a +
   // b.view(...), for example), which fails when one of them is written to.
@@ -100,10 +104,13 @@ class ParameterGradient {
  private:
   // Returns whether .grad is the view, or could be.
   bool InPlace(const ::torch::Tensor& gradient) const;
+  // Returns whether no other tensor shares the memory of .grad, which is dense.
+  bool Alone() const;
   void CopyToPlace();
 
   ::torch::Tensor parameter_;
   const bool as_view_;
+  bool in_hook_ = false;
   ::torch::Tensor view_;
   // Where the reducer puts the average.
   ::torch::Tensor outside_;

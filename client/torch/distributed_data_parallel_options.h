@@ -66,9 +66,10 @@ struct DistributedDataParallelOptions {
   // Cleared by programs that run several forwards before the first backward.
   bool forward_in_scope = true;
 
-  // Makes each .grad a view into its bucket: saves one copy of the gradients
-  // and their memory. They must not be detached or replaced while they hold
-  // local sums. After this object's end they are tensors of their own again.
+  // Makes each .grad a view into its bucket: saves memory, and a copy of the
+  // gradients where they are not exchanged in place (docs/reducer.md). They
+  // must not be detached or replaced while they hold local sums. After this
+  // object's end they are tensors of their own again.
   bool gradient_as_bucket_view = false;
   // The same parameters are used, equally often, in each pass that exchanges,
   // also if parts are computed again in the backward pass and give a parameter

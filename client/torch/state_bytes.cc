@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "client/resume/tensor_bytes.h"
 #include "client/torch/module_tensors.h"
+#include "client/torch/python_optimizer.h"
 
 namespace coxswain::torch {
 namespace {
@@ -135,6 +136,7 @@ absl::StatusOr<std::string> SaveOptimizer(
 
 absl::Status LoadOptimizer(absl::string_view bytes,
                            ::torch::optim::Optimizer* optimizer) {
+  if (IsOfPython(bytes)) return LoadPythonOptimizer(bytes, optimizer);
   std::vector<double> rates(optimizer->param_groups().size());
   const size_t head = rates.size() * sizeof(double);
   if (bytes.size() < head) {

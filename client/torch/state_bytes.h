@@ -32,7 +32,9 @@ absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module);
 absl::StatusOr<std::string> SaveOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 
-// Fails with DATA_LOSS if the bytes are not valid.
+// Fails with DATA_LOSS if the bytes are not valid. Those of a program in Python
+// are read, too, where the optimizer is AdamW, Adam or SGD; FAILED_PRECONDITION
+// names what differs.
 absl::Status LoadOptimizer(absl::string_view bytes,
                            ::torch::optim::Optimizer* optimizer);
 

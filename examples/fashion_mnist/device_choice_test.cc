@@ -38,10 +38,9 @@ TEST(DeviceChoiceTest, AutoReportsItsChoiceAndWhy) {
   EXPECT_EQ(Choose("auto", Gpus(0)), "the CPU: no driver is loaded");
   EXPECT_EQ(Choose("auto", Gpus(2, 1, 2)),
             "cuda:1: it is that of local rank 1");
-  DeviceFacts gloo = Gpus(2);
-  gloo.backend = "gloo";
-  EXPECT_EQ(Choose("auto", gloo),
-            "the CPU: the back end gloo moves its memory");
+  DeviceFacts tcp = Gpus(2);
+  tcp.backend = "tcp";
+  EXPECT_EQ(Choose("auto", tcp), "the CPU: the back end tcp moves its memory");
   // All workers of a host choose alike.
   EXPECT_EQ(Choose("auto", Gpus(1, 0, 2)), "the CPU: 2 workers here and 1 GPU");
   EXPECT_EQ(Choose("auto", Gpus(1, 1, 2)), "the CPU: 2 workers here and 1 GPU");

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/memory_store.h"
+#include "client/comm/tcp/tcp_communicator.h"
 #include "hooks/averagers/mean.h"
 #include "hooks/registry/registry.h"
 #include "tests/conformance/averager_team.h"
@@ -32,7 +32,7 @@ Group InProcessGroup(int size) {
   return group;
 }
 
-Group GlooGroup(int size) {
+Group TcpGroup(int size) {
   auto store = std::make_shared<MemoryStore>();
   Group group(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -43,7 +43,7 @@ Group GlooGroup(int size) {
       options.rank = rank;
       options.size = size;
       options.store = store;
-      auto connected = ConnectGloo(options);
+      auto connected = ConnectTcp(options);
       ASSERT_OK(connected);
       group[static_cast<size_t>(rank)] = *std::move(connected);
     });
@@ -358,11 +358,11 @@ INSTANTIATE_TEST_SUITE_P(All, AveragersTest, testing::ValuesIn(Cases()),
                            return info.param.name;
                          });
 
-TEST(HierarchicalSgdTest, OverGlooToo) {
+TEST(HierarchicalSgdTest, OverTcpToo) {
   Case test = {"", "hierarchical_sgd(levels=2x2+6xall,start_step=5)", 5,
                HierarchicalRule(5, {{2, 2}, {6, 0}})};
   for (const int size : {3, 4}) {
-    AveragerTeam team(test.spec, Parameters(test), GlooGroup(size),
+    AveragerTeam team(test.spec, Parameters(test), TcpGroup(size),
                       Initial(test));
     Model model = BeginModel(test, size);
     ExpectAsModel(test, 0, team.RunTo(40, test.start), model);
@@ -714,8 +714,8 @@ TEST(LocalGradientsTest, ReachesAllRanksBeforeTheStartAndItsSubgroupAfter) {
   }
 }
 
-TEST(LocalGradientsTest, SubgroupsOverGlooAverageAmongThemselves) {
-  const Group group = GlooGroup(5);
+TEST(LocalGradientsTest, SubgroupsOverTcpAverageAmongThemselves) {
+  const Group group = TcpGroup(5);
   ParameterSpec parameter;
   parameter.name = "w";
   parameter.shape = {6};

@@ -7,6 +7,7 @@ loads neither.
 """
 
 from ._data import Parameter
+from .checkpoints import Checkpoint, Checkpoints, Loaded, Saved
 from .errors import (
     Code,
     DeadlineExceeded,
@@ -33,6 +34,8 @@ from .session import Event, EventKind, Member, Session
 from .store import Store
 
 __all__ = [
+    "Checkpoint",
+    "Checkpoints",
     "Code",
     "DeadlineExceeded",
     "Decision",
@@ -42,6 +45,7 @@ __all__ = [
     "Evicted",
     "InvalidArgument",
     "JobFinished",
+    "Loaded",
     "ManifestsDiffer",
     "Member",
     "MembersMissing",
@@ -50,6 +54,7 @@ __all__ = [
     "PeerLost",
     "Plan",
     "RanksDiffer",
+    "Saved",
     "Schedule",
     "Session",
     "Store",

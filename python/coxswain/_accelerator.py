@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import accelerate
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import InvalidArgument
+from .schedule import canonical_hook
 from .torch import _session
+from .torch._follow import check_exchange
+from .torch._hooks import HookWords
 
 # Of an Accelerator, of its GradientState, and of DistributedDataParallelKwargs.
 _USED = (
@@ -28,14 +31,12 @@ _WRAPPERS = _HOOKS[:3]
 _SHARDED = ("dp_shard", "tp", "cp", "sp")
 
 
-def check(accelerator: Any, exchange: str) -> None:
+def check(
+    accelerator: Any, exchange: str, hook: Optional[HookWords] = None
+) -> None:
     """Raises InvalidArgument, or Error with the code FAILED_PRECONDITION, if
     models of an Accelerator cannot be followed."""
-    if exchange != "torch":
-        raise InvalidArgument(
-            'exchange is %r; there is "torch", with which torch exchanges'
-            % (exchange,)
-        )
+    check_exchange(exchange, hook)
     if not isinstance(accelerator, accelerate.Accelerator):
         raise InvalidArgument(
             "an accelerate.Accelerator can be attached, not a %s"
@@ -59,20 +60,52 @@ def check(accelerator: Any, exchange: str) -> None:
             "each model of this program is followed already, by `coxswain run "
             "--follow` or follow_all(): leave out either that or attach()"
         )
-    _check_hooks(handler)
+    _check_hooks(handler, exchange)
 
 
-def set_handler(accelerator: Any, follow: Callable[[Any], Any]) -> None:
+def hook_of(
+    accelerator: Any, exchange: str, hook: Optional[HookWords]
+) -> Optional[str]:
+    """Returns the canonical spec of the hook of Coxswain's that a program has
+    asked for: as `hook`, or by DistributedDataParallelKwargs. None: it has not,
+    or torch exchanges. Raises InvalidArgument if it is none, or both are
+    given."""
+    handler = _handler(accelerator)
+    if exchange == "torch":
+        return None
+    if _word(handler, "comm_hook") == "no":
+        return None if hook is None else canonical_hook(hook)
+    if hook is not None:
+        raise InvalidArgument(
+            "both hook=%r and the comm_hook %r of DistributedDataParallelKwargs "
+            "are given: leave one of them out"
+            % (hook, _word(handler, "comm_hook"))
+        )
+    return canonical_hook(
+        {
+            "comm_hook": _word(handler, "comm_hook"),
+            "comm_wrapper": _word(handler, "comm_wrapper"),
+            "comm_state_option": handler.comm_state_option,
+        }
+    )
+
+
+def set_handler(
+    accelerator: Any, follow: Callable[[Any], Any], exchange: str
+) -> None:
     """Has each model that is prepared followed, by a function that returns its
-    run. A hook that the program has asked for is registered with that run."""
+    run. Where torch exchanges, a hook that the program has asked for is
+    registered with that run."""
     given = _handler(accelerator)
 
     class Followed(type(given)):  # type: ignore[misc]
         is_attached = True
 
         def register_comm_hook(self, model: Any) -> None:
-            # Of the model the base calls nothing but register_comm_hook.
-            super().register_comm_hook(follow(model))
+            run = follow(model)
+            if exchange == "torch":
+                # Of the model the base calls nothing but register_comm_hook.
+                super().register_comm_hook(run)
 
     handler = Followed.__new__(Followed)
     handler.__dict__.update(given.__dict__)
@@ -111,7 +144,7 @@ def _check_kind(accelerator: Any) -> None:
             )
 
 
-def _check_hooks(handler: Any) -> None:
+def _check_hooks(handler: Any, exchange: str) -> None:
     for name, valid in (("comm_hook", _HOOKS), ("comm_wrapper", _WRAPPERS)):
         if _word(handler, name) not in valid:
             raise InvalidArgument(
@@ -124,7 +157,7 @@ def _check_hooks(handler: Any) -> None:
             "comm_wrapper is %r, and there is no comm_hook that it could wrap"
             % wrapper
         )
-    if not hook.endswith("power_sgd"):
+    if not hook.endswith("power_sgd") or exchange != "torch":
         return
     valid_options = list(
         inspect.signature(powerSGD_hook.PowerSGDState).parameters

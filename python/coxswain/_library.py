@@ -19,7 +19,7 @@ from . import errors
 
 # The version that this package needs: a library of the same major number, and a
 # minor number that is not below.
-ABI_MAJOR, ABI_MINOR = 1, 2
+ABI_MAJOR, ABI_MINOR = 1, 3
 
 VARIABLE = "COXSWAIN_LIBRARY"
 BESIDE = os.path.join(
@@ -28,11 +28,8 @@ BESIDE = os.path.join(
 
 AGAIN = 100
 
-# Of gloo, protobuf and gRPC: classes that each version of them has.
-_SHARED_NAMES = (
-    "_ZTIN4gloo9ExceptionE", "_ZTVN6google8protobuf11MessageLiteE",
-    "grpc_init",
-)
+# Of protobuf and gRPC: what each version of them has.
+_SHARED_NAMES = ("_ZTVN6google8protobuf11MessageLiteE", "grpc_init")
 
 
 class Setting(ctypes.Structure):
@@ -170,6 +167,95 @@ class PlanInfo(ctypes.Structure):
     ]
 
 
+class Piece(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("size", c_size_t),
+        ("flags", c_uint64),
+    ]
+
+
+class Checkpoint(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("flags", c_uint64),
+        ("step", c_int64),
+        ("reason", c_char_p),
+        ("metadata", POINTER(Setting)),
+        ("metadata_count", c_size_t),
+        ("pieces", POINTER(Piece)),
+        ("piece_count", c_size_t),
+        ("keep_every", c_int64),
+        ("keep_last", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class CheckpointReport(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("busy", c_int32),
+        ("code", c_int32),
+        ("step", c_int64),
+        ("checkpoint", c_char_p),
+        ("error", c_char_p),
+    ]
+
+
+class CheckpointInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("step", c_int64),
+        ("bytes", c_int64),
+        ("created_ms", c_int64),
+        ("id", c_char_p),
+        ("hook", c_char_p),
+        ("world_size", c_int32),
+        ("reserved", c_int32),
+        ("metadata", POINTER(Setting)),
+        ("metadata_count", c_size_t),
+    ]
+
+
+class PieceInfo(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("data_size", c_size_t),
+        ("rank", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Slot(ctypes.Structure):
+    _fields_ = [
+        ("parameter", c_int32),
+        ("reserved", c_int32),
+        ("offset", c_int64),
+        ("count", c_int64),
+    ]
+
+
+class Bytes(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("size", c_size_t)]
+
+
+class Bucket(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("index", c_int32),
+        ("last", c_int32),
+        ("data", c_void_p),
+        ("count", c_int64),
+        ("slots", POINTER(Slot)),
+        ("slot_count", c_size_t),
+        ("dtype", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 _SESSION, _CALL = c_uint64, POINTER(c_uint64)
 _BYTES = [c_char_p, c_size_t]
 _VALUE = [POINTER(c_void_p), POINTER(c_size_t)]
@@ -230,6 +316,20 @@ FUNCTIONS = {
     "cx_plan": (c_int32, [_SESSION, POINTER(PlanInfo)]),
     "cx_canonical_hook": (c_int32, [c_char_p, c_int32, POINTER(c_char_p)]),
     "cx_hooks": (c_int32, [POINTER(c_char_p)]),
+    "cx_exchange_open": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(Parameter), c_size_t, _CALL],
+    ),
+    "cx_exchange_bucket": (c_int32, [_SESSION, c_char_p, POINTER(Bucket)]),
+    "cx_exchange_wait": (c_int32, [_SESSION, c_char_p, _CALL]),
+    "cx_hook_save": (
+        c_int32,
+        [_SESSION, c_char_p, c_int32, *_VALUE, _CALL],
+    ),
+    "cx_hook_load": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(Bytes), c_size_t],
+    ),
     "cx_all_reduce": (
         c_int32,
         [_SESSION, c_void_p, c_int64, c_int32, c_int32, _CALL],
@@ -242,6 +342,28 @@ FUNCTIONS = {
         c_int32,
         [_SESSION, c_void_p, c_int64, c_void_p, c_int64, c_int32, _CALL],
     ),
+    "cx_checkpoint_save": (c_int32, [_SESSION, POINTER(Checkpoint)]),
+    "cx_checkpoint_saved": (
+        c_int32,
+        [_SESSION, c_int64, POINTER(CheckpointReport), _CALL],
+    ),
+    "cx_checkpoint_find": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(CheckpointInfo), _CALL],
+    ),
+    "cx_checkpoint_at": (
+        c_int32,
+        [_SESSION, c_int64, POINTER(CheckpointInfo), _CALL],
+    ),
+    "cx_checkpoint_load": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(CheckpointInfo), _CALL],
+    ),
+    "cx_checkpoint_piece": (
+        c_int32,
+        [_SESSION, c_int64, POINTER(PieceInfo)],
+    ),
+    "cx_checkpoint_release": (c_int32, [_SESSION]),
 }
 
 
@@ -260,7 +382,7 @@ def _path() -> str:
 def _mode() -> int:
     """Returns how the library is to be loaded.
 
-    A program that has opened torch with RTLD_GLOBAL offers its gloo to each
+    A program that has opened one of these with RTLD_GLOBAL offers it to each
     library that is loaded later. Ours would call into it, and crash: then our
     copies come first. Not always, because that bypasses a preloaded malloc,
     too.

@@ -13,14 +13,16 @@ imports torch and accelerate.
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from . import _accelerator
+from . import _accelerator, _hook_files
 from . import torch as _torch
+from .checkpoints import Checkpoint, Saved
 from .errors import InvalidArgument
 from .schedule import Decision, Plan, _words
 from .session import Session
 from .torch import _session
+from .torch._hooks import HookWords
 
 _log = logging.getLogger("coxswain")
 
@@ -30,6 +32,7 @@ def attach(
     *,
     session: Optional[Session] = None,
     exchange: str = "torch",
+    hook: Optional[HookWords] = None,
     plan: Optional[Mapping[str, Any]] = None,
     skip_non_finite: bool = False,
     on_decision: Optional[Callable[[Decision], None]] = None,
@@ -37,12 +40,17 @@ def attach(
     """Follows each model that an Accelerator prepares from now on.
 
     accelerator: made after coxswain.torch.init(), or under a launcher of
-        torch's, which has set its variables. Hooks of torch that it was given
-        by DistributedDataParallelKwargs(comm_hook=...) are used.
+        torch's, which has set its variables. What it was given by
+        DistributedDataParallelKwargs(comm_hook=...) is used: as a hook of
+        torch, or, with exchange="coxswain", as Coxswain's of that name.
     session: by default that of coxswain.torch.init(), which is called if it
         was not: then the plan asks for the Accelerator's own number of
-        micro-batches, and for what `plan` has.
-    exchange, skip_non_finite, on_decision: as for coxswain.torch.follow.
+        micro-batches and hook, and for what `plan` has.
+    exchange, hook, skip_non_finite, on_decision: as for coxswain.torch.follow.
+
+    With exchange="coxswain", save_state() also saves what the hook remembers,
+    in a file for each rank, and load_state() restores it on any number of
+    ranks. The folder is one that all ranks share.
 
     A change of the plan's accumulation at run time is followed from the window
     that it begins with.
@@ -51,8 +59,8 @@ def attach(
     and for a plan that contradicts it; Error with the code FAILED_PRECONDITION
     where it is too late.
     """
-    _accelerator.check(accelerator, exchange)
-    attached = Attached(accelerator)
+    _accelerator.check(accelerator, exchange, hook)
+    attached = Attached(accelerator, exchange, hook)
     attached.begin(session, plan, skip_non_finite, on_decision)
     return attached
 
@@ -66,9 +74,16 @@ class Attached:
     # How messages call what counts micro-batches.
     name = "Accelerator"
 
-    def __init__(self, accelerator: Any) -> None:
+    def __init__(
+        self,
+        accelerator: Any,
+        exchange: str = "torch",
+        hook: Optional[HookWords] = None,
+    ) -> None:
         """For attach."""
         self.accelerator = accelerator
+        self._exchange = exchange
+        self._hook = _accelerator.hook_of(accelerator, exchange, hook)
         self.runs: List[_torch.Run] = []
         self._skip_non_finite = False
         self._on_decision: Optional[Callable[[Decision], None]] = None
@@ -105,6 +120,52 @@ class Attached:
         """Asks all ranks to stop after the same step: see `stopping`."""
         self.session.request_stop(reason)
 
+    def keep(
+        self,
+        objects: Mapping[str, Any],
+        own: Sequence[str] = (),
+        *,
+        stop_on_sigterm: bool = True,
+    ) -> None:
+        """Sets what the checkpoints are made of that the coordinator keeps:
+        after prepare(), as coxswain.torch.Run.keep, with what prepare() has
+        returned. save_state() and load_state() of the Accelerator are not
+        concerned."""
+        self._first().keep(objects, own, stop_on_sigterm=stop_on_sigterm)
+
+    def resume(
+        self,
+        which: str = "newest",
+        objects: Optional[Sequence[str]] = None,
+    ) -> int:
+        """Goes on from a checkpoint; as coxswain.torch.Run.resume."""
+        return self._first().resume(which, objects)
+
+    @property
+    def resumed(self) -> Optional[Checkpoint]:
+        """As coxswain.torch.Run.resumed."""
+        return self._first().resumed
+
+    @property
+    def counters(self) -> Dict[str, int]:
+        """As coxswain.torch.Run.counters."""
+        return self._first().counters
+
+    def save_if_asked(self) -> bool:
+        """As coxswain.torch.Run.save_if_asked."""
+        return self._first().save_if_asked()
+
+    def finish(self, timeout: Optional[float] = None) -> Saved:
+        """As coxswain.torch.Run.finish."""
+        return self._first().finish(timeout)
+
+    def _first(self) -> _torch.Run:
+        if self.runs:
+            return self.runs[0]
+        raise _session._refused(
+            "no model is followed yet: this comes after prepare()"
+        )
+
     # ---- for this package ----
 
     def begin(
@@ -122,6 +183,8 @@ class Attached:
             words = self._requested()
             if skip_non_finite:
                 words["commit_vote"] = True
+            if self._hook is not None:
+                words["hook"] = self._hook
             words.update(plan or {})
             joined = _torch.init(words, process_group=False)
         elif plan:
@@ -133,7 +196,12 @@ class Attached:
         self._check_ranks()
         self._check_request()
         self._adopt(joined.schedule.plan)
-        _accelerator.set_handler(self.accelerator, self.follow)
+        _accelerator.set_handler(
+            self.accelerator, self.follow, self._exchange
+        )
+        if self._exchange == "coxswain":
+            self.accelerator.register_save_state_pre_hook(self._save)
+            self.accelerator.register_load_state_pre_hook(self._load)
 
     def follow(self, model: Any) -> _torch.Run:
         """Follows a model that was prepared."""
@@ -145,6 +213,8 @@ class Attached:
         run = _torch.follow(
             model,
             session=self.session,
+            exchange=self._exchange,
+            hook=self._hook,
             continues=replaced[0] if replaced else None,
             end_of_data=self.end_of_data,
             scaler=self.accelerator.scaler,
@@ -225,6 +295,19 @@ class Attached:
                     before,
                 )
         self._settings()["sync_each_batch"] = plan.sync_each_batch
+
+    def _save(self, models: Any, weights: Any, folder: str) -> None:
+        for number, run in enumerate(self.runs):
+            _hook_files.save(run, folder, number)
+
+    def _load(self, models: Any, folder: str) -> None:
+        for number, run in enumerate(self.runs):
+            if not _hook_files.load(run, folder, number):
+                _log.warning(
+                    "%s has no state of the hook %s, which begins without",
+                    folder,
+                    run.plan.hook,
+                )
 
     def _decided(self, run: _torch.Run, decision: Decision) -> None:
         self._mark_optimizers(run, not decision.commit)

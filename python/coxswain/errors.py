@@ -126,3 +126,13 @@ def make(
     error.ranks = ranks
     error.generation = generation
     return error
+
+
+def refused(reason: str) -> Error:
+    """Returns an error with the code FAILED_PRECONDITION."""
+    return make(Code.FAILED_PRECONDITION, 0, reason)
+
+
+def data_loss(reason: str) -> Error:
+    """Returns an error with the code DATA_LOSS."""
+    return make(Code.DATA_LOSS, 0, reason)

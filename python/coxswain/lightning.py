@@ -22,6 +22,7 @@ from .errors import InvalidArgument
 from .schedule import Decision, _words
 from .session import Session
 from .torch import _session
+from .torch._hooks import HookWords
 
 
 def _library() -> Any:
@@ -57,10 +58,14 @@ class Follow(_lightning.Callback):  # type: ignore[misc]
         self,
         *,
         session: Optional[Session] = None,
+        exchange: str = "torch",
+        hook: Optional[HookWords] = None,
         skip_non_finite: bool = False,
     ) -> None:
         """Arguments as for coxswain.torch.follow."""
         super().__init__()
+        self._exchange = exchange
+        self._hook = hook
         self.run: Optional[_torch.Run] = None
         self._given = session
         self._skip_non_finite = skip_non_finite
@@ -78,6 +83,8 @@ class Follow(_lightning.Callback):  # type: ignore[misc]
         self.run = _torch.follow(
             trainer.strategy.model,
             session=session,
+            exchange=self._exchange,
+            hook=self._hook,
             end_of_data=self._end_of_data,
             scaler=getattr(trainer.strategy.precision_plugin, "scaler", None),
             skip_non_finite=self._skip_non_finite,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
 
 from . import _library
@@ -28,21 +29,30 @@ def plan_text(plan: PlanWords) -> str:
     for name, value in plan.items():
         if isinstance(value, bool):
             value = str(value).lower()
-        value = str(value)
-        if name == "hook":
-            value = canonical_hook(value)
+        value = canonical_hook(value) if name == "hook" else str(value)
         if not value or any(letter.isspace() for letter in value):
             raise InvalidArgument("the plan's %s is %r" % (name, value))
         words.append("%s=%s" % (name, value))
     return " ".join(words)
 
 
-def canonical_hook(hook: str) -> str:
+def canonical_hook(hook: Union[str, Mapping[str, Any]]) -> str:
     """Returns a hook's spec in its canonical form.
+
+    hook: a spec, such as "fp16(powersgd(rank=4))", or the names of Accelerate
+        with their values: {"comm_hook": "power_sgd", "comm_wrapper": "fp16",
+        "comm_state_option": {"matrix_approximation_rank": 4}}.
 
     Raises InvalidArgument, naming what is wrong and what is valid.
     """
-    return _canonical(hook, _SPEC)
+    if isinstance(hook, Mapping):
+        return hook_from_yaml(json.dumps(hook, default=_word))
+    return _canonical(str(hook), _SPEC)
+
+
+def _word(value: Any) -> str:
+    # Accelerate's are enumerations.
+    return str(getattr(value, "value", value))
 
 
 def hook_from_yaml(text: str) -> str:

@@ -11,12 +11,13 @@ from typing import Any, List, Mapping, Optional, Sequence, Type
 
 from . import _library
 from ._data import Elements, Parameter, parameters_of
+from .checkpoints import Checkpoints
 from .errors import DeadlineExceeded, Error, InvalidArgument
 from .schedule import Plan, PlanWords, Schedule, plan_text
 from .store import Store
 
 _OPERATIONS = {"sum": 0, "min": 1, "max": 2}
-_NO_ENVIRONMENT = 1
+_NO_ENVIRONMENT, _PLAIN_DATA = 1, 2
 _STOP, _DRAIN, _CHECKPOINT = range(3)
 
 
@@ -73,7 +74,7 @@ class Session:
     """A worker's membership of one generation of a job.
 
         with coxswain.Session.join(plan={"accumulation": 4}) as session:
-            ...  # session.rank, session.store, session.schedule
+            ...  # session.rank, session.store, session.schedule, ...
 
     As a context manager it leaves at the end of the block: cleanly, or as
     failed if the block raises an exception, so that the other ranks stop with
@@ -113,6 +114,7 @@ class Session:
         self.job: str = _library.decode(info.job)
         self.store = Store(self)
         self.schedule = Schedule(self)
+        self.checkpoints = Checkpoints(self)
 
     @classmethod
     def join(
@@ -137,6 +139,7 @@ class Session:
         join_timeout: float = 0,
         collective_timeout: float = 0,
         environment: bool = True,
+        plain_data: bool = False,
     ) -> Session:
         """Joins a job, and waits until all members have.
 
@@ -152,6 +155,8 @@ class Session:
             together. No variable is read if `environment` is false.
         join_timeout, collective_timeout: seconds; 0: the default, 5 minutes.
             The second is that of connecting the ranks and of each collective.
+        plain_data: ranks do not encrypt what they exchange, where they would
+            as they speak TLS with the coordinator. For all ranks or none.
 
         Raises InvalidArgument, naming the argument or the variable;
         DeadlineExceeded if the coordinator did not answer, and MembersMissing
@@ -160,7 +165,9 @@ class Session:
         given_settings = _settings(settings or {})
         given_parameters = parameters_of(parameters)
         options = _library.make(_library.JoinOptions)
-        options.flags = 0 if environment else _NO_ENVIRONMENT
+        options.flags = (0 if environment else _NO_ENVIRONMENT) | (
+            _PLAIN_DATA if plain_data else 0
+        )
         for name, text in (
             ("coordinator", coordinator), ("job", job), ("node", node),
             ("address", address), ("backend", backend), ("tls_ca", tls_ca),
@@ -265,6 +272,10 @@ class Session:
         one in a forked process, does nothing."""
         if not self._open or self._forked():
             return
+        try:
+            self.checkpoints._release()
+        except Error:
+            pass  # The memory goes, whatever still uses it.
         self._open = False
         self._check(_library.library().cx_close(self._handle))
 

@@ -21,6 +21,7 @@ from .errors import InvalidArgument
 from .schedule import Decision
 from .session import Session
 from .torch import _session
+from .torch._hooks import HookWords
 
 _USED = ("accelerator", "add_callback", "args", "is_in_train")
 
@@ -30,6 +31,7 @@ def attach(
     *,
     session: Optional[Session] = None,
     exchange: str = "torch",
+    hook: Optional[HookWords] = None,
     plan: Optional[Mapping[str, Any]] = None,
     skip_non_finite: bool = False,
     on_decision: Optional[Callable[[Decision], None]] = None,
@@ -64,8 +66,8 @@ def attach(
             "_wrap_model instead"
             % (_transformers.__version__, ", ".join(missing))
         )
-    _accelerator.check(trainer.accelerator, exchange)
-    attached = AttachedTrainer(trainer)
+    _accelerator.check(trainer.accelerator, exchange, hook)
+    attached = AttachedTrainer(trainer, exchange, hook)
     attached.begin(session, plan, skip_non_finite, on_decision)
     trainer.add_callback(_Callback(attached))
     return attached
@@ -76,9 +78,11 @@ class AttachedTrainer(Attached):
 
     name = "Trainer"
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(
+        self, trainer: Any, exchange: str, hook: Optional[HookWords]
+    ) -> None:
         """For attach."""
-        super().__init__(trainer.accelerator)
+        super().__init__(trainer.accelerator, exchange, hook)
         self.trainer = trainer
 
     # ---- for this package ----

@@ -21,6 +21,12 @@ Json TimeJson(absl::Time calendar) {
 
 namespace {
 
+Json RingJson(const v1::RingOrder& ring) {
+  return {{"order", ring.order()},
+          {"reason", ring.reason()},
+          {"since_generation", ring.since_generation()}};
+}
+
 Json WaitJson(const v1::RankWait& wait, absl::Time since) {
   Json ranks = Json::array();
   for (const int rank : wait.ranks()) ranks.push_back(rank);
@@ -49,6 +55,7 @@ Json JobJson(const v1::JobDescription& job, absl::Time last_event,
           {"last_event_at", TimeJson(last_event)},
           {"wait", job.has_wait() ? WaitJson(job.wait(), waits_since) : Json()},
           {"forming", job.forming()},
+          {"ring", job.has_ring() ? RingJson(job.ring()) : Json()},
           {"plan", job.has_plan() ? PlanJson(job.plan()) : Json()}};
 }
 

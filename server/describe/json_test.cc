@@ -59,7 +59,7 @@ TEST(DescribeJsonTest, AJobIsAsFarAsItsFirstMember) {
     "job": "mnist", "state": "running", "generation": 4, "attempt": 1,
     "world_size": 3, "min_world_size": 2, "member_count": 2, "step": 10,
     "last_event": "rank 1 was lost", "last_event_at": 1700000000.5,
-    "wait": null, "forming": "", "plan": null})"));
+    "wait": null, "forming": "", "ring": null, "plan": null})"));
   job.mutable_plan()->set_version(2);
   job.set_step(11);
   job.mutable_wait()->add_ranks(1);

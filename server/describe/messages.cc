@@ -58,6 +58,14 @@ v1::RankWait ToProto(const RankWait& wait) {
   return proto;
 }
 
+void AddRing(const std::optional<JobRing>& ring, v1::JobDescription* job) {
+  if (!ring.has_value()) return;
+  v1::RingOrder* const order = job->mutable_ring();
+  order->set_order(ring->order);
+  order->set_reason(ring->reason);
+  order->set_since_generation(ring->since.value());
+}
+
 int64_t AgeMs(absl::Time at, absl::Duration age) {
   if (at == absl::InfinitePast()) return 0;
   return std::max<int64_t>(absl::ToInt64Milliseconds(age), 1);

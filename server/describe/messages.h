@@ -2,6 +2,7 @@
 #define COXSWAIN_SERVER_DESCRIBE_MESSAGES_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/time/time.h"
 #include "proto/journal.pb.h"
@@ -10,6 +11,7 @@
 #include "server/journal/journal.h"
 #include "server/membership/membership_types.h"
 #include "server/schedule/schedule_report.h"
+#include "server/telemetry/telemetry.h"
 
 namespace coxswain::server {
 
@@ -19,6 +21,8 @@ namespace coxswain::server {
 v1::MemberDescription ToProto(const MemberDescription& member);
 v1::JobDescription ToProto(const JobDescription& job);
 v1::RankWait ToProto(const RankWait& wait);
+// Sets the ring, if there is one.
+void AddRing(const std::optional<JobRing>& ring, v1::JobDescription* job);
 // Returns the age of a moment: above 0, or 0 for the infinite past.
 int64_t AgeMs(absl::Time at, absl::Duration age);
 // `at`: when the report was made, by the clock of the decision.

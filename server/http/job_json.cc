@@ -163,6 +163,7 @@ absl::StatusOr<Json> JobJson(const CoordinatorView& view,
   v1::JobDescription described = ToProto(job);
   const std::optional<RankWait> wait = view.schedule->WaitOf(job);
   if (wait.has_value()) *described.mutable_wait() = ToProto(*wait);
+  AddRing(view.telemetry->RingOf(name), &described);
   Json json =
       JobJson(described, job.last_event_at + calendar,
               wait.has_value() ? wait->since + calendar : absl::InfinitePast());

@@ -213,6 +213,9 @@ void AttachCall::NoteRing(const std::string& ring) {
   if (text.empty() || text == ring_ || rings_ == kMaxRings) return;
   ring_ = std::move(text);
   ++rings_;
+  if (witness_.telemetry != nullptr) {
+    witness_.telemetry->NoteRing(attached_, ring_);
+  }
   LogInfo("ring_ordered", {{"job", attached_.job},
                            {"generation", attached_.generation.value()},
                            {"rank", attached_.rank},

@@ -64,7 +64,8 @@ class AttachCall
   bool HandleHello(const v1::Hello& hello);
   // The messages of an attached worker.
   absl::Status HandleMessage(uint64_t attachment);
-  // Logs, and so puts into the journal, a ring that has not been noted yet.
+  // Keeps, and logs, and so puts into the journal, a ring that has not been
+  // noted yet.
   void NoteRing(const std::string& ring);
   void HandleEvent(const AttachEvent& event);
   // The client is gone or has stopped sending: the worker is detached.

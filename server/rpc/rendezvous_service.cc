@@ -317,7 +317,9 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
     if (wait.has_value()) {
       *described->mutable_wait() = coxswain::server::ToProto(*wait);
     }
-    if (request->steps() <= 0 || witness_.telemetry == nullptr) continue;
+    if (witness_.telemetry == nullptr) continue;
+    AddRing(witness_.telemetry->RingOf(job.job), described);
+    if (request->steps() <= 0) continue;
     AddSteps(*witness_.telemetry, request->steps(), described);
   }
   membership_->AfterWritten([call, turn, answer = std::move(answer)]() mutable {

@@ -439,6 +439,43 @@ TEST_F(RendezvousServiceTest, EachRingOfAWorkerIsLoggedOnce) {
                                        HasSubstr("\"ring\":\"0 1?2\"")));
 }
 
+TEST_F(RendezvousServiceTest, MoreRingsThanAStreamMayLogAreLeftOut) {
+  constexpr int kLogged = 16;
+  const std::vector<Fence> fences = Run(1);
+  RingLines rings(&counts_);
+  // Each stream has as many.
+  for (int stream_number = 1; stream_number <= 2; ++stream_number) {
+    Context context;
+    const auto stream = stub_->Attach(&context);
+    v1::AttachRequest hello;
+    *hello.mutable_hello()->mutable_fence() = ToProto(fences[0]);
+    ASSERT_TRUE(stream->Write(hello));
+    v1::AttachEvent event;
+    ASSERT_TRUE(stream->Read(&event));
+    EXPECT_TRUE(event.has_attached());
+    for (int ring = 0; ring < 3 * kLogged; ++ring) {
+      v1::AttachRequest request;
+      request.mutable_heartbeat()->set_ring(
+          absl::StrCat(stream_number, " ", ring, std::string(10000, 'x')));
+      request.mutable_heartbeat()->set_step(100 * stream_number + ring);
+      ASSERT_TRUE(stream->Write(request));
+    }
+    stream->WritesDone();
+    while (stream->Read(&event)) {
+    }
+    (void)stream->Finish();
+    // All heartbeats count, whatever their ring.
+    ASSERT_OK_AND_ASSIGN(const auto jobs, membership_->Describe("job"));
+    EXPECT_EQ(jobs.at(0).members.at(0).progress.step,
+              100 * stream_number + 3 * kLogged - 1);
+    ASSERT_EQ(rings.lines.size(), static_cast<size_t>(kLogged * stream_number));
+    EXPECT_THAT(rings.lines.back(),
+                HasSubstr(absl::StrCat("\"ring\":\"", stream_number, " ",
+                                       kLogged - 1, "x")));
+    for (const std::string& line : rings.lines) EXPECT_LT(line.size(), 2000u);
+  }
+}
+
 TEST_F(RendezvousServiceTest, ADrainIsReportedOnceItIsDurable) {
   const std::vector<Fence> fences = Run(1);
   std::vector<std::string> told;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "base/peer_text.h"
 #include "proto/types.pb.h"
 #include "transport/error_detail.h"
@@ -64,6 +65,8 @@ void Telemetry::Begin(const GenerationBegin& begin, bool resumed) {
   job->totals.job = begin.job;
   job->generation = begin.generation;
   job->ended.reset();
+  job->past_ring = std::move(job->ring);
+  job->ring.reset();
   job->newest_step = -1;
   const int64_t ranks = std::max(begin.world_size, 1);
   job->capacity = static_cast<size_t>(std::clamp<int64_t>(
@@ -131,6 +134,33 @@ void Telemetry::Note(const AttachedRank& attached, const schedule::Plan& plan,
   for (size_t i = skip; i < timings.size(); ++i) {
     NoteTiming(timings[i], &rank, job.get());
   }
+}
+
+void Telemetry::NoteRing(const AttachedRank& attached, absl::string_view ring) {
+  const std::pair<absl::string_view, absl::string_view> named =
+      absl::StrSplit(ring, absl::MaxSplits(": ", 1));
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(named.second, absl::MaxSplits("; ", 1));
+  const JobPtr job = Find(attached.job);
+  if (job == nullptr || parts.first.empty()) return;
+  MutexLock lock(&job->mutex);
+  if (job->generation != attached.generation) return;
+  if (job->ring.has_value() && job->ring->rank < attached.rank) return;
+  JobRing noted = {std::string(parts.first), std::string(parts.second),
+                   attached.rank, attached.generation};
+  for (const auto& before : {job->past_ring, job->ring}) {
+    if (before.has_value() && before->order == noted.order) {
+      noted.since = before->since;
+    }
+  }
+  job->ring = std::move(noted);
+}
+
+std::optional<JobRing> Telemetry::RingOf(absl::string_view name) const {
+  const JobPtr job = Find(name);
+  if (job == nullptr) return std::nullopt;
+  MutexLock lock(&job->mutex);
+  return job->ring;
 }
 
 void Telemetry::NoteTraffic(const Progress& progress, const std::string& hook,

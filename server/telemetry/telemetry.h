@@ -62,6 +62,14 @@ struct Traffic {
   }
 };
 
+// The order of a ring among hosts, as its first rank reports it.
+struct JobRing {
+  std::string order;
+  std::string reason;
+  int rank = 0;      // that reports it
+  Generation since;  // of the first with this order
+};
+
 // What a job did since this coordinator first knew of it.
 struct JobTelemetry {
   std::string job;
@@ -103,6 +111,12 @@ class Telemetry : public GenerationObserver {
   // sense are counted, and dropped.
   void Note(const AttachedRank& attached, const schedule::Plan& plan,
             const Progress& progress, const std::vector<StepTiming>& timings);
+
+  // A ring that an attached rank has chosen, as "NAME: ORDER; REASON". Of
+  // several ranks that of the lowest counts.
+  void NoteRing(const AttachedRank& attached, absl::string_view ring);
+  // Returns that of the job's last generation. Nothing: not known.
+  std::optional<JobRing> RingOf(absl::string_view job) const;
 
   // Forgets jobs that ended long ago.
   void Tick(absl::Time now);
@@ -156,6 +170,8 @@ class Telemetry : public GenerationObserver {
     std::vector<Rank> ranks ABSL_GUARDED_BY(mutex);
     int64_t newest_step ABSL_GUARDED_BY(mutex) = -1;
     JobTelemetry totals ABSL_GUARDED_BY(mutex);
+    std::optional<JobRing> ring ABSL_GUARDED_BY(mutex);
+    std::optional<JobRing> past_ring ABSL_GUARDED_BY(mutex);
     std::vector<SeenPlan> plans ABSL_GUARDED_BY(mutex);  // the oldest first
     std::optional<absl::Time> ended ABSL_GUARDED_BY(mutex);
   };

@@ -321,5 +321,28 @@ TEST(HistogramTest, CountsUpToEachBound) {
   EXPECT_DOUBLE_EQ(histogram.sum(), 1e6 + 0.021);
 }
 
+TEST_F(TelemetryTest, ARingIsKeptWithTheGenerationSinceWhichItHasItsOrder) {
+  const auto note = [&](int64_t generation, int rank, const char* ring) {
+    telemetry().NoteRing({"job", Generation(generation), rank, 1}, ring);
+  };
+  Begin(3, 4);
+  EXPECT_FALSE(telemetry().RingOf("job").has_value());
+  note(3, 0, "communicator 'job/3/world': 0 1 2 3; by rank: not measured");
+  // A group of others has a ring too, and a late message changes nothing.
+  note(3, 2, "communicator 'job/3/pair': 1 0; by rank: not measured");
+  note(2, 0, "communicator 'job/2/world': 3 2 1 0; by rank: not measured");
+  note(3, 0, "nothing of it");
+  EXPECT_EQ(telemetry().RingOf("job")->order, "0 1 2 3");
+  EXPECT_EQ(telemetry().RingOf("job")->reason, "by rank: not measured");
+  Begin(4, 4);
+  EXPECT_FALSE(telemetry().RingOf("job").has_value());
+  note(4, 0, "communicator 'job/4/world': 0 1 2 3; by rank: 9 MB/s");
+  EXPECT_EQ(telemetry().RingOf("job")->reason, "by rank: 9 MB/s");
+  EXPECT_EQ(telemetry().RingOf("job")->since, Generation(3));
+  Begin(5, 4);
+  note(5, 0, "communicator 'job/5/world': 0 2 1 3; by measured links");
+  EXPECT_EQ(telemetry().RingOf("job")->since, Generation(5));
+}
+
 }  // namespace
 }  // namespace coxswain::server

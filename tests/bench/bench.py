@@ -101,9 +101,10 @@ class Terminal:
 
 
 def run(benchmarks, selected, context, terminal):
-    """Returns the results of the selected rows, and the names of those that
-    could not be measured."""
-    results, failed = [], []
+    """Returns the results of the selected rows, the names of those that could
+    not be measured, and why others were skipped, by name: this machine is
+    unable to measure them."""
+    results, failed, skipped = [], [], {}
     for number, benchmark in enumerate(benchmarks, 1):
         wanted = [row.name for row in benchmark.rows if row.name in selected]
         terminal.start(number, len(benchmarks), ", ".join(wanted))
@@ -111,14 +112,20 @@ def run(benchmarks, selected, context, terminal):
         try:
             for result in benchmark.measure(context):
                 measured[result.row.name] = result
+        except measure.Unable as error:
+            skipped.update((name, str(error)) for name in wanted)
         except Exception:  # whatever it is, the other benchmarks go on
             terminal.clear()
             traceback.print_exc()
         terminal.clear()
         gc.collect()
         results += [measured[name] for name in wanted if name in measured]
-        failed += [name for name in wanted if name not in measured]
-    return results, failed
+        failed += [
+            name
+            for name in wanted
+            if name not in measured and name not in skipped
+        ]
+    return results, failed, skipped
 
 
 def parse_arguments(arguments):
@@ -137,6 +144,7 @@ def parse_arguments(arguments):
     parser.add_argument("--library", metavar="FILE")
     parser.add_argument("--worker", metavar="FILE")
     parser.add_argument("--comm-worker", metavar="FILE")
+    parser.add_argument("--gloo-worker", metavar="FILE")
     parser.add_argument("--schedule-worker", metavar="FILE")
     parser.add_argument("--scale-worker", metavar="FILE")
     parser.add_argument("--etcd-worker", metavar="FILE")
@@ -188,6 +196,7 @@ def measure_all(options, benchmarks, selected):
         options.samples,
         worker=options.worker,
         comm_worker=options.comm_worker,
+        gloo_worker=options.gloo_worker,
         schedule_worker=options.schedule_worker,
         scale_worker=options.scale_worker,
         etcd_worker=options.etcd_worker,
@@ -198,7 +207,7 @@ def measure_all(options, benchmarks, selected):
         c_library=options.c_library,
         cores=cores,
     )
-    results, failed = run(benchmarks, selected, context, terminal)
+    results, failed, skipped = run(benchmarks, selected, context, terminal)
     now = datetime.datetime.now(datetime.timezone.utc)
     machine = report.describe_machine(
         now.strftime("%Y-%m-%d %H:%M UTC"),
@@ -206,7 +215,7 @@ def measure_all(options, benchmarks, selected):
         native.target().decode(),
         torch.__version__,
     )
-    return results, failed, machine
+    return results, failed, skipped, machine
 
 
 def main(arguments):
@@ -232,7 +241,7 @@ def main(arguments):
         for benchmark in benchmarks
         if any(row.name in selected for row in benchmark.rows)
     ]
-    results, failed, machine = measure_all(options, chosen, selected)
+    results, failed, skipped, machine = measure_all(options, chosen, selected)
     print(report.table(results))
     if options.json:
         report.write_json(options.json, results, machine)
@@ -243,6 +252,8 @@ def main(arguments):
     missed = [result.row.name for result in results if result.met is False]
     if missed:
         print("goals missed: " + ", ".join(missed), file=sys.stderr)
+    for name, reason in skipped.items():
+        print("skipped: %s: %s" % (name, reason), file=sys.stderr)
     if failed:
         print("not measured: " + ", ".join(failed), file=sys.stderr)
     return 1 if failed else 0

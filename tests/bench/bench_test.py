@@ -15,6 +15,7 @@ import unittest.mock
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import bench  # noqa: E402
+import measure  # noqa: E402
 import models  # noqa: E402
 import report  # noqa: E402
 from measure import Benchmark, Context, Result, Row, Subject  # noqa: E402
@@ -151,7 +152,16 @@ class DriverTest(unittest.TestCase):
     def test_the_list_has_every_file_and_needs_no_peer(self):
         code, out, _ = self.main("--list")
         self.assertEqual(code, 0)
-        for name in ("copy_bandwidth", "cast_bf16", "powersgd_gpt2"):
+        for name in (
+            "copy_bandwidth",
+            "cast_bf16",
+            "powersgd_gpt2",
+            "tcp_tls_64m_2",
+            "tcp_gigabit_100m_2",
+            "tcp_gigabit_powersgd_2",
+            "tcp_slow_host_4",
+            "tcp_slow_host_ring_4",
+        ):
             self.assertIn(name, out)
         self.assertNotIn("torch", sys.modules)
 
@@ -217,9 +227,9 @@ class DriverTest(unittest.TestCase):
     def test_only_selected_rows_are_reported(self):
         rows = [time_row(), speed_row()]
         both = Benchmark(rows, lambda _: [Result(r, [1], [2]) for r in rows])
-        results, failed = self.run_benchmarks([both], {"a_speed"})
+        results, failed, skipped = self.run_benchmarks([both], {"a_speed"})
         self.assertEqual([r.row.name for r in results], ["a_speed"])
-        self.assertEqual(failed, [])
+        self.assertEqual((failed, skipped), ([], {}))
 
     def test_what_fails_is_named_and_the_others_go_on(self):
         def fail(_):
@@ -228,11 +238,32 @@ class DriverTest(unittest.TestCase):
         good = Benchmark([time_row()], lambda _: [Result(time_row(), [1], [2])])
         (bad,) = benchmarks_of("bad", measure=fail)
         (silent,) = benchmarks_of("silent", measure=lambda _: [])
-        results, failed = self.run_benchmarks(
+        results, failed, skipped = self.run_benchmarks(
             [bad, silent, good], {"bad", "silent", "a_time"}
         )
         self.assertEqual([r.row.name for r in results], ["a_time"])
-        self.assertEqual(failed, ["bad", "silent"])
+        self.assertEqual((failed, skipped), (["bad", "silent"], {}))
+
+    def test_what_the_machine_is_unable_to_do_is_skipped_with_its_reason(self):
+        def refuse(_):
+            raise measure.Unable("it needs root")
+
+        rows = [time_row(), speed_row()]
+        results, failed, skipped = self.run_benchmarks(
+            [Benchmark(rows, refuse)], {"a_time"}
+        )
+        self.assertEqual((results, failed), ([], []))
+        self.assertEqual(skipped, {"a_time": "it needs root"})
+
+    def test_a_network_of_hosts_without_root_is_skipped(self):
+        links = bench.importlib.import_module("benchmarks.tcp_links")
+        with unittest.mock.patch("os.geteuid", lambda: 1000):
+            results, failed, skipped = self.run_benchmarks(
+                links.BENCHMARKS, {"tcp_gigabit_100m_2", "tcp_slow_host_4"}
+            )
+        self.assertEqual((results, failed), ([], []))
+        for name in ("tcp_gigabit_100m_2", "tcp_slow_host_4"):
+            self.assertIn("root", skipped[name])
 
 
 class ReportTest(unittest.TestCase):

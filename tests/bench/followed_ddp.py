@@ -1,7 +1,7 @@
 """A rank of benchmarks/follow.py: a DistributedDataParallel of torch that is
-followed, beside one that is not, one with torch's own hook in Python, and one
-that is followed with that hook, step by step in turn. Rank 0 prints a line of
-JSON for each round."""
+followed, beside one that is not, one with torch's own hook in Python, one that
+is followed with that hook, and one whose buckets Coxswain exchanges, step by
+step in turn. Rank 0 prints a line of JSON for each round."""
 
 import argparse
 import json
@@ -79,11 +79,13 @@ def main():
     torch.set_num_threads(1)
     session = cx.init()
     shape = MODELS[options.model]
-    sides = {name: Side(shape) for name in ("plain", "ours", "hook", "both")}
+    names = ("plain", "ours", "hook", "both", "coxswain")
+    sides = {name: Side(shape) for name in names}
     cx.follow(sides["ours"].model)
     hook = default_hooks.allreduce_hook
     sides["hook"].model.register_comm_hook(None, hook)
     cx.follow(sides["both"].model).register_comm_hook(None, hook)
+    cx.follow(sides["coxswain"].model, exchange="coxswain")
     found = {"buckets": count_buckets(shape)}
     for number in range(options.rounds + 1):
         for _ in range(options.steps):

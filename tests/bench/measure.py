@@ -11,6 +11,10 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 
+class Unable(Exception):
+    """This machine cannot do it; the message is the reason."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One line of the table: ours against a peer.
@@ -87,6 +91,7 @@ class Context:
     clock: seconds, monotonic.
     worker: the program worker/main.cc, for benchmarks of several processes.
     comm_worker: the program worker/comm_main.cc, for communicators alone.
+    gloo_worker: the program worker/gloo_main.cc, Gloo by itself.
     schedule_worker: the program schedule/main.cc.
     scale_worker: the program scale/main.cc.
     etcd_worker: the program scale/etcd_main.cc.
@@ -104,6 +109,7 @@ class Context:
     clock: Callable[[], float] = time.perf_counter
     worker: str = ""
     comm_worker: str = ""
+    gloo_worker: str = ""
     schedule_worker: str = ""
     scale_worker: str = ""
     etcd_worker: str = ""

@@ -24,6 +24,19 @@ def ours(worker, *arguments):
     return [worker, *arguments]
 
 
+def communicator(context, size, backend, *options):
+    """Ranks of a communicator alone, or of "gloo", Gloo by itself. More ranks
+    than cores share them as the system sees fit."""
+    cores = context.cores if size <= len(context.cores or []) else None
+    if backend == "gloo":
+        return Ranks([context.gloo_worker], size=size, cores=cores)
+    return Ranks(
+        [context.comm_worker, "--backend", backend, *options],
+        size=size,
+        cores=cores,
+    )
+
+
 def torch(*arguments):
     return [sys.executable, os.path.join(FOLDER, "torch_worker.py"), *arguments]
 

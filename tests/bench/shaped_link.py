@@ -18,7 +18,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -27,85 +26,30 @@ import time
 
 sys.dont_write_bytecode = True  # the folder is under version control
 
+import hosts as networks  # noqa: E402
 import ranks  # noqa: E402
 from benchmarks.exchange import buckets_command  # noqa: E402
+from measure import Unable  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(ranks.FOLDER))
 BINARIES = os.path.join(ROOT, "bazel-bin")
-ADDRESSES = ("10.78.0.1", "10.78.0.2")
 PARAMETER_BYTES = 4 * 24 * (1024 * 1024 + 1024)  # of the worker's perceptron
 HOOKS = ("allreduce", "powersgd(rank=2,start_step=20)")
 
 
-class Unable(Exception):
-    """This machine cannot do it; the message is the reason."""
-
-
-def command(*words):
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise Unable("%s: %s" % (" ".join(words), done.stderr.strip()))
-
-
-def check_tools(binaries):
-    # Debian keeps them in a folder that not every PATH has.
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    if os.geteuid() != 0:
-        raise Unable("network namespaces need root; run it with sudo")
-    for tool in ("ip", "tc"):
-        if shutil.which(tool) is None:
-            raise Unable(tool + " is missing; install iproute2")
+def check_programs(binaries):
     for program in ("tests/bench/worker/worker", "cli/coxswain"):
         path = os.path.join(binaries, program)
         if not os.path.exists(path):
             raise Unable(path + " is missing; see --help for what to build")
 
 
-def end_of(host):
-    """The link's end in that namespace."""
-    _, process, number = host.split("-")
-    return "cxs%s%s" % (process, "ab"[int(number)])
-
-
-@contextlib.contextmanager
-def link(rate):
-    """Two namespaces with a link of that rate; yields their names."""
-    hosts = ["coxswain-%d-%d" % (os.getpid(), number) for number in (0, 1)]
-    ends = [end_of(host) for host in hosts]
-    try:
-        for host in hosts:
-            command("ip", "netns", "add", host)
-            command("ip", "-n", host, "link", "set", "lo", "up")
-        command(
-            *("ip", "link", "add", ends[0], "netns", hosts[0], "type", "veth"),
-            *("peer", "name", ends[1], "netns", hosts[1]),
-        )
-        for host, end, address in zip(hosts, ends, ADDRESSES):
-            at = ("ip", "-n", host)
-            command(*at, "addr", "add", address + "/24", "dev", end)
-            command(*at, "link", "set", end, "up")
-            command(
-                *("tc", "-n", host, "qdisc", "add", "dev", end, "root", "tbf"),
-                *("rate", rate, "burst", "256kb", "latency", "50ms"),
-            )
-        yield hosts
-    finally:
-        for host in hosts:
-            subprocess.run(
-                ["ip", "netns", "del", host], stderr=subprocess.DEVNULL
-            )
-
-
-def within(host):
-    return ["ip", "netns", "exec", host]
-
-
 def worker_job(hosts, options, *arguments):
     program = os.path.join(options.binaries, "tests/bench/worker/worker")
     return ranks.Ranks(
         ranks.ours(program, "--view", *arguments),
-        prefix=lambda rank: within(hosts[rank]),
-        arguments=lambda rank: ["--address", ADDRESSES[rank]],
+        prefix=lambda rank: hosts[rank].within(),
+        arguments=lambda rank: ["--address", hosts[rank].address],
     )
 
 
@@ -208,9 +152,9 @@ def summarise(events, first_step):
 def coordinator(host, options, folder):
     port_file = os.path.join(folder, "port")
     serving = subprocess.Popen(
-        within(host)
+        host.within()
         + [os.path.join(options.binaries, "cli/coxswain"), "serve"]
-        + ["--listen", ADDRESSES[0] + ":0", "--port-file", port_file]
+        + ["--listen", host.address + ":0", "--port-file", port_file]
         + ["--insecure"]  # in a network of its own
         + ["--state-dir", os.path.join(folder, "state")]
         + ["--log-level", "warning"],
@@ -220,7 +164,7 @@ def coordinator(host, options, folder):
     try:
         serving.stdout.readline()  # it listens
         with open(port_file, encoding="utf-8") as file:
-            yield "%s:%s" % (ADDRESSES[0], file.read().strip())
+            yield "%s:%s" % (host.address, file.read().strip())
     finally:
         serving.terminate()
         serving.wait()
@@ -231,11 +175,11 @@ def train(hosts, options, address, folder, number, hook):
     trace = os.path.join(folder, "hook%d.json" % number)
     launchers = [
         subprocess.Popen(
-            within(host)
+            host.within()
             + [os.path.join(options.binaries, "cli/coxswain"), "run"]
-            + ["--nnodes", "2", "--nproc", "1", "--node", host]
+            + ["--nnodes", "2", "--nproc", "1", "--node", host.name]
             + ["--coordinator", address, "--job", "link-%d" % number]
-            + ["--backend", "gloo", "--trace", trace, "--"]
+            + ["--backend", "tcp", "--trace", trace, "--"]
             + [os.path.join(options.binaries, "examples/fashion_mnist/train")]
             + ["--events", "--epochs", "1", "--hook", hook],
             stdin=subprocess.DEVNULL,
@@ -270,8 +214,8 @@ KINDS = ("baseline", "misplaced", "no_sync", "accumulate")
 def torch_job(hosts, options, *arguments):
     return ranks.Ranks(
         ranks.torch("--view", *arguments),
-        prefix=lambda rank: within(hosts[rank])
-        + ["env", "GLOO_SOCKET_IFNAME=" + end_of(hosts[rank])],
+        prefix=lambda rank: hosts[rank].within()
+        + ["env", "GLOO_SOCKET_IFNAME=" + hosts[rank].device],
     )
 
 
@@ -425,8 +369,8 @@ def parse_arguments(arguments):
 def main(arguments):
     options = parse_arguments(arguments)
     try:
-        check_tools(options.binaries)
-        with link(options.rate) as hosts:
+        check_programs(options.binaries)
+        with networks.cable(options.rate) as hosts:
             print(
                 "%d cores, link of %s, %s, load average %.2f\n"
                 % (

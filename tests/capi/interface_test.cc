@@ -278,6 +278,23 @@ TEST(CapiJoinTest, ReportsWhatIsWrongWithTheOptions) {
                 "the slot 3 and no node");
 }
 
+TEST(CapiJoinTest, AFlagStandsForAVariable) {
+  // A variable that makes no sense shows whether it is read.
+  ASSERT_EQ(setenv("COXSWAIN_PLAIN_DATA", "perhaps", 1), 0);
+  cx_session session = 0;
+  auto options = OptionsOf("plain", 0, 1);
+  options.flags = 0;
+  const cx_code without = lib.cx_join(&options, &session, nullptr);
+  ExpectInvalid(without, "COXSWAIN_PLAIN_DATA='perhaps'");
+  options.flags = CX_JOIN_PLAIN_DATA;
+  EXPECT_EQ(lib.cx_join(&options, &session, nullptr), CX_OK) << Message();
+  unsetenv("COXSWAIN_PLAIN_DATA");
+  lib.cx_close(session);
+  options.flags = CX_JOIN_NO_ENVIRONMENT | CX_JOIN_PLAIN_DATA << 1;
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr),
+                "sets a flag that does not exist");
+}
+
 TEST(CapiJoinTest, AnUnreachableCoordinatorIsReportedByTheDeadline) {
   cx_session session = 0;
   auto options = OptionsOf("nobody", 0, 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <thread>
 #include <utility>
@@ -155,6 +156,112 @@ TEST_P(CommunicatorConformance, AllReduceFindsMinimumAndMaximum) {
         }
       }
     }
+  }
+}
+
+// What a rank divides its elements into, as many as it likes; some are empty.
+std::vector<Span> InParts(const Span& span, int rank) {
+  if (rank == 0) return {span};
+  std::vector<Span> parts = {span.Slice(0, 0)};
+  int64_t begin = 0;
+  for (int64_t length = 0; begin < span.count; length = 3 * length + rank) {
+    const int64_t count = std::min(length, span.count - begin);
+    parts.push_back(span.Slice(begin, count));
+    begin += count;
+  }
+  return parts;
+}
+
+// Parts that lie apart, the later ones in front.
+struct Scattered {
+  Scattered(const Elements& elements, DType dtype, int64_t count, int rank)
+      : memory(dtype, 2 * count + 64) {
+    Elements from = elements;
+    Span free = memory.span();
+    for (const Span& part : InParts(from.span(), rank)) {
+      const int64_t after = free.count - part.count - 1;
+      parts.push_back(free.Slice(after, part.count));
+      free = free.Slice(0, after);
+      if (part.count == 0) continue;
+      std::memcpy(parts.back().data, part.data,
+                  static_cast<size_t>(part.bytes()));
+    }
+  }
+  std::vector<char> bytes() const {
+    std::vector<char> all;
+    for (const Span& part : parts) {
+      const char* const data = static_cast<const char*>(part.data);
+      all.insert(all.end(), data, data + part.bytes());
+    }
+    return all;
+  }
+
+  Elements memory;
+  std::vector<Span> parts;
+};
+
+TEST_P(CommunicatorConformance, AMeanHasTheBitsOfADivisionAndASum) {
+  if (!GetParam().mean) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        if (IsInteger(dtype)) continue;
+        SCOPED_TRACE(
+            absl::StrCat(size, " ranks, ", count, " x ", NameOf(dtype)));
+        auto divided = FilledForAll(dtype, count, size);
+        std::vector<Scattered> scattered;
+        scattered.reserve(static_cast<size_t>(size));
+        for (int rank = 0; rank < size; ++rank) {
+          scattered.emplace_back(divided[rank], dtype, count, rank);
+          for (int64_t i = 0; i < count; ++i) {
+            divided[rank].Set(i, divided[rank].Get(i) / size);
+          }
+        }
+        RunAll(group, [&](Communicator* comm, int rank) {
+          return comm->AllReduce(divided[rank].span());
+        });
+        RunAll(group, [&](Communicator* comm, int rank) {
+          EXPECT_TRUE(comm->has_mean());
+          return comm->AllReduceMean(scattered[rank].parts);
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          ASSERT_EQ(scattered[rank].bytes(), divided[0].bytes()) << rank;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AMeanCountsOnceAndRefusesWhatHasNone) {
+  if (!GetParam().mean) GTEST_SKIP();
+  const Group group = GetParam().make_group(GetParam().sizes.back(), kTimeout);
+  const auto refused = StatusIs(absl::StatusCode::kInvalidArgument, _);
+  for (const auto& comm : group) {
+    Elements floats(DType::kFloat32, 4);
+    Elements doubles(DType::kFloat64, 4);
+    Elements integers(DType::kInt32, 4);
+    Span nothing;
+    nothing.count = 5;
+    Span elsewhere = floats.span();
+    elsewhere.device = GetParam().elsewhere;
+    EXPECT_THAT(comm->AllReduceMean({integers.span()})->Wait(kSoon), refused);
+    EXPECT_THAT(
+        comm->AllReduceMean({floats.span(), doubles.span()})->Wait(kSoon),
+        refused);
+    EXPECT_THAT(comm->AllReduceMean({floats.span(), nothing})->Wait(kSoon),
+                refused);
+    EXPECT_THAT(comm->AllReduceMean({floats.span(), elsewhere})->Wait(kSoon),
+                refused);
+  }
+  std::vector<Elements> data(group.size(), Elements(DType::kFloat16, 1000));
+  RunAll(group, [&](Communicator* comm, int rank) {
+    const Span all = data[rank].span();
+    return comm->AllReduceMean({all.Slice(0, 400), all.Slice(400, 600)});
+  });
+  for (const auto& comm : group) {
+    EXPECT_EQ(comm->sequence(), 1);
+    EXPECT_EQ(comm->payload_bytes(), 2000);
   }
 }
 
@@ -343,6 +450,10 @@ TEST_P(CommunicatorConformance, LackingAbilitiesAreUnimplemented) {
     EXPECT_THAT(comm.AllToAll(large.span(), large.span())->Wait(kSoon),
                 unimplemented);
   }
+  if (!GetParam().mean) {
+    EXPECT_FALSE(comm.has_mean());
+    EXPECT_THAT(comm.AllReduceMean({small.span()})->Wait(kSoon), unimplemented);
+  }
   if (!GetParam().messages && comm.size() > 1) {
     EXPECT_THAT(comm.Send(small.span(), 1, 0)->Wait(kSoon), unimplemented);
     EXPECT_THAT(comm.Receive(small.span(), 1, 0)->Wait(kSoon), unimplemented);
@@ -477,6 +588,13 @@ std::vector<MismatchedCollective> MismatchedCollectives(
          return comm->AllReduce(span);
        }},
   };
+  if (param.mean) {
+    mismatched.push_back({"a mean", "mean of 1000 x float32",
+                          [](Communicator* comm, Elements* data) {
+                            return comm->AllReduceMean(
+                                {data->span().Slice(0, kOurs)});
+                          }});
+  }
   return mismatched;
 }
 

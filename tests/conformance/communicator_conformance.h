@@ -14,8 +14,8 @@
 // What every back end must do, as tests. A back end's test file links
 // //tests/conformance:communicator_conformance and has
 //
-//   INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorConformance,
-//                            testing::Values(GlooCase()), CaseName);
+//   INSTANTIATE_TEST_SUITE_P(Tcp, CommunicatorConformance,
+//                            testing::Values(TcpCase()), CaseName);
 
 namespace coxswain {
 
@@ -34,6 +34,7 @@ struct CommunicatorCase {
   bool reduce_scatter = true;
   bool all_to_all = true;
   bool messages = true;
+  bool mean = false;
   bool channels = false;  // channel_conformance.h
   // Whether an operation waits for its peers, so that it can be caught
   // waiting; not so for a group of one.

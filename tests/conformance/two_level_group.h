@@ -8,11 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
-#include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/hosts.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
@@ -49,23 +47,20 @@ inline Hosts UnevenTestHosts(int size) {
 }
 
 // Returns a rank of a test's group over these hosts, which are all this
-// machine: "gloo" or "tcp" between them. Sets `flat` to what moves the data
-// between hosts.
+// machine. Sets `flat` to what moves the data between them.
 inline absl::StatusOr<std::unique_ptr<Communicator>> ConnectLevels(
     const CommunicatorOptions& group, const Hosts& hosts,
-    absl::string_view between, Communicator** flat = nullptr) {
+    Communicator** flat = nullptr) {
   const int host = hosts.host_of(group.rank);
   CommunicatorOptions options = group;
   options.id = absl::StrCat("host-", host);
   options.rank = hosts.local_rank(group.rank);
   options.size = static_cast<int>(hosts.ranks(host).size());
-  const bool tcp = between == "tcp";
-  TwoLevelParts parts = {nullptr, nullptr, {}, hosts, tcp};
+  TwoLevelParts parts = {nullptr, nullptr, {}, hosts};
   COXSWAIN_ASSIGN_OR_RETURN(parts.local, options.size == 1
                                              ? ConnectLoopback(options)
                                              : ConnectShm(options));
-  COXSWAIN_ASSIGN_OR_RETURN(parts.flat,
-                            tcp ? ConnectTcp(group) : ConnectGloo(group));
+  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, ConnectTcp(group));
   if (flat != nullptr) *flat = parts.flat.get();
   COXSWAIN_RETURN_IF_ERROR(SplitBridges(&parts));
   return MakeTwoLevel(std::move(parts), group.timeout);
@@ -73,17 +68,16 @@ inline absl::StatusOr<std::unique_ptr<Communicator>> ConnectLevels(
 
 // Returns a test's group over these hosts.
 inline std::vector<std::unique_ptr<Communicator>> MakeLevels(
-    int size, const Hosts& hosts, absl::string_view between,
-    absl::Duration timeout) {
+    int size, const Hosts& hosts, absl::Duration timeout) {
   return ConnectGroup(size, timeout, [&](const CommunicatorOptions& options) {
-    return ConnectLevels(options, hosts, between);
+    return ConnectLevels(options, hosts);
   });
 }
 
-// Returns a rank of a test's group over TestHosts, with Gloo between them.
+// Returns a rank of a test's group over TestHosts.
 inline absl::StatusOr<std::unique_ptr<Communicator>> ConnectTwoLevel(
     const CommunicatorOptions& group) {
-  return ConnectLevels(group, TestHosts(group.size), "gloo");
+  return ConnectLevels(group, TestHosts(group.size));
 }
 
 }  // namespace coxswain

@@ -142,7 +142,7 @@ class ObservabilityTest : public testing::Test {
       options.host = "host-a";
       options.world_size = kRanks;
       options.join_timeout = kTimeout;
-      options.backend = "gloo";
+      options.backend = "tcp";
       JobManifest manifest;
       manifest.hook = "allreduce";
       auto session = Session::Join(options, manifest);

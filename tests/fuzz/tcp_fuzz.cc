@@ -25,7 +25,7 @@
 #include "client/comm/tcp/raw_tcp_peer_for_test.h"
 #include "client/comm/tcp/tcp_communicator.h"
 #include "client/comm/tcp/tcp_socket.h"
-#include "client/comm/tcp/wire.h"
+#include "client/comm/wire.h"
 #include "tests/fuzz/decoders.h"
 #include "tests/fuzz/fuzz_bytes.h"
 

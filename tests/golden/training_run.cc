@@ -198,7 +198,7 @@ void OnRanks(int64_t ranks,
       options.size = static_cast<int>(ranks);
       options.store = store;
       options.timeout = kDeadline;
-      auto communicator = Connect("gloo", options);
+      auto communicator = Connect("tcp", options);
       ASSERT_OK(communicator);
       ASSERT_OK(run(rank, communicator->get()));
     });

@@ -86,7 +86,7 @@ class TrainingRun {
 void SetBucketBytes(const GoldenSettings& settings,
                     torch::DistributedDataParallelOptions* options);
 
-// Runs `run` on ranks that are connected over gloo, each in a thread of its
+// Runs `run` on ranks that are connected over tcp, each in a thread of its
 // own; an error fails the test.
 void OnRanks(int64_t ranks,
              const std::function<absl::Status(int rank, Communicator*)>& run);

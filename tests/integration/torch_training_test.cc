@@ -1,4 +1,4 @@
-// Trains a small network with the hooks of the registry over Gloo, one thread
+// Trains a small network with the hooks of the registry over tcp, one thread
 // a rank, and compares with plain libtorch.
 
 #include <ATen/Parallel.h>
@@ -88,7 +88,7 @@ void TrainRank(std::shared_ptr<RendezvousStore> store, int rank, int size,
   connect.size = size;
   connect.store = std::move(store);
   connect.timeout = absl::Minutes(1);
-  auto communicator = Connect("gloo", connect);
+  auto communicator = Connect("tcp", connect);
   ASSERT_OK(communicator);
   auto hook = MakeHook(hook_spec);
   ASSERT_OK(hook);
@@ -209,7 +209,7 @@ void TrainEachBatch(std::shared_ptr<RendezvousStore> store, int rank,
   connect.size = 2;
   connect.store = std::move(store);
   connect.timeout = absl::Minutes(1);
-  ASSERT_OK_AND_ASSIGN(auto communicator, Connect("gloo", connect));
+  ASSERT_OK_AND_ASSIGN(auto communicator, Connect("tcp", connect));
   ASSERT_OK_AND_ASSIGN(auto hook, MakeHook(hook_spec));
   auto net = std::make_shared<Net>();
   torch::DistributedDataParallelOptions options;

@@ -21,9 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/status_matchers.h"
-#include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/memory_store.h"
+#include "client/comm/tcp/tcp_communicator.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/registry.h"
 #include "tests/conformance/share_hook.h"
@@ -93,14 +93,14 @@ class Fleet {
       const GenerationPlan& plan, int rank,
       const std::shared_ptr<InProcessWorld>& world,
       const std::shared_ptr<MemoryStore>& store) const {
-    if (!plan_.gloo) return world->MakeRank(rank);
+    if (!plan_.tcp) return world->MakeRank(rank);
     CommunicatorOptions options;
     options.id = absl::StrCat("generation-", plan.number);
     options.rank = rank;
     options.size = plan_.world_size;
     options.store = store;
     options.timeout = kWaitTimeout;
-    auto connected = ConnectGloo(options);
+    auto connected = ConnectTcp(options);
     EXPECT_OK(connected);
     return connected.ok() ? *std::move(connected) : nullptr;
   }
@@ -154,8 +154,7 @@ class Fleet {
     bool committed = false;
     for (size_t rank = 0; rank < lives.size(); ++rank) {
       const bool reached = step < lives[rank].steps.size();
-      if (static_cast<int>(step) <
-          plan.first_trouble() - (plan_.gloo ? 1 : 0)) {
+      if (static_cast<int>(step) < plan.first_trouble() - (plan_.tcp ? 1 : 0)) {
         EXPECT_TRUE(reached && lives[rank].steps[step].committed)
             << "rank " << rank << ": " << lives[rank].error;
       }
@@ -253,7 +252,7 @@ class Fleet {
     // Its blocks are cut from buckets, of which the other world has others.
     if (absl::StrContains(plan_.hook, "int8")) return 0.1;
     // There, both compute the same, up to the rounding of a clipped gradient.
-    if (!plan_.gloo) return plan_.dtype == DType::kFloat64 ? 1e-12 : 1e-6;
+    if (!plan_.tcp) return plan_.dtype == DType::kFloat64 ? 1e-12 : 1e-6;
     // Sums of another order, whose roundings grow where factors are carried
     // over.
     if (absl::StrContains(plan_.hook, "powersgd")) return 2;

@@ -125,7 +125,7 @@ std::string Sabotage::ToString() const {
 
 std::string FleetPlan::ToString() const {
   return absl::StrCat("seed ", seed, ": ", world_size, " ranks, ", hook, ", ",
-                      coxswain::NameOf(dtype), gloo ? ", gloo" : "");
+                      coxswain::NameOf(dtype), tcp ? ", tcp" : "");
 }
 
 bool GenerationPlan::sabotaged() const { return saboteurs() > 0; }
@@ -182,7 +182,7 @@ FleetPlan PlanFleet(uint64_t seed) {
        "powersgd(rank=1,start_step=2,batch_same_shape=true)",
        "stats(powersgd(rank=2,start_step=5))", "stats(int8(start_step=2))",
        "stats(allreduce)", "fp16(powersgd(rank=2,start_step=2))"});
-  plan.gloo = draw.OneIn(5);
+  plan.tcp = draw.OneIn(5);
   plan.dtype = draw.Of<DType>({DType::kFloat32, DType::kFloat64});
   return plan;
 }

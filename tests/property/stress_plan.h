@@ -78,7 +78,7 @@ struct FleetPlan {
   uint64_t seed = 0;
   int world_size = 2;
   std::string hook;
-  bool gloo = false;  // or in_process
+  bool tcp = false;  // or in_process
   DType dtype = DType::kFloat32;
   int generations = 8;
 

@@ -143,6 +143,42 @@ def same_bits(session):
     return attached, program
 
 
+def keeps(attempt=0):
+    """The coordinator's checkpoints, of what prepare() returns."""
+    os.environ.update(COXSWAIN_JOB="kept", COXSWAIN_ATTEMPT=str(attempt))
+    coxswain.torch.init(plan={"accumulation": 4, "checkpoint_every": 3})
+    plain = trained(Accelerator(cpu=True, gradient_accumulation_steps=4))
+    accelerator = renewed(gradient_accumulation_steps=4)
+    attached = coxswain.accelerate.attach(accelerator)
+    raised(coxswain.Error, attached.keep, {})
+    raised(coxswain.Error, attached.resume)
+    program = Program(accelerator)
+    attached.keep({
+        "model": program.model,
+        "optimizer": program.optimizer,
+        "scheduler": program.scheduler,
+    })
+    check(attached.resume() == 3 * attempt)
+    check((attached.resumed is None) == (attempt == 0), attached.resumed)
+    check(attached.counters["epochs"] == attempt, attached.counters)
+    once = program.scheduler.state_dict()["last_epoch"]
+    if attempt == 0:
+        program.epoch()
+        attached.counters["epochs"] += 1
+        check(attached.save_if_asked() and not attached.save_if_asked())
+        saved = attached.finish()
+        check(saved.step == 3 and saved.error is None, saved)
+    else:
+        program.epoch()
+        check(digest(program.inner) == plain[1])
+        rate = program.scheduler.state_dict()["last_epoch"]
+        check(rate == 2 * once, rate)
+
+
+def resumes():
+    keeps(attempt=1)
+
+
 def hooks():
     for words in (
         {"comm_hook": "fp16"},
@@ -173,6 +209,59 @@ def hooks():
         check(trained(accelerator) == plain, words)
         name = attached.runs[0]._exchange.name()
         check(name.startswith("torch:torch.distributed.algorithms."), name)
+
+
+def of_coxswain():
+    """Coxswain's hooks, by Accelerate's own words, and their state in
+    checkpoints."""
+    options = DistributedDataParallelKwargs(
+        comm_hook="power_sgd",
+        comm_wrapper="fp16",
+        comm_state_option={
+            "matrix_approximation_rank": 2, "start_powerSGD_iter": 2
+        },
+    )
+    spec = "fp16(powersgd(rank=2,start_step=2))"
+    session = coxswain.torch.init(plan={"accumulation": 4, "hook": spec})
+    check(session.schedule.plan.hook == spec, session.schedule.plan.hook)
+    accelerator = renewed(
+        gradient_accumulation_steps=4, kwargs_handlers=[options]
+    )
+    error = raised(
+        coxswain.InvalidArgument, coxswain.accelerate.attach, accelerator,
+        exchange="coxswain", hook="bf16",
+    )
+    check("leave one of them out" in str(error), error)
+    attached = coxswain.accelerate.attach(accelerator, exchange="coxswain")
+    program = Program(accelerator)
+    program.epoch()
+    equal_everywhere(session, program)
+    folder = os.path.join(os.environ["SCENES_FOLDER"], "saved")
+    accelerator.save_state(folder)
+    accelerator.wait_for_everyone()
+    names = sorted(
+        name for name in os.listdir(folder) if name.startswith("coxswain")
+    )
+    check(
+        names == [
+            "coxswain_hook_0_00000-of-00002.bin",
+            "coxswain_hook_0_00001-of-00002.bin",
+        ],
+        names,
+    )
+    remembered = attached.runs[0].state_dict()
+    program.epoch()
+    check(attached.runs[0].state_dict() != remembered)
+    accelerator.load_state(folder)
+    check(attached.runs[0].state_dict() == remembered)
+    program.epoch()
+    equal_everywhere(session, program)
+    accelerator.wait_for_everyone()
+    if session.rank == 0:
+        os.remove(os.path.join(folder, names[1]))
+    accelerator.wait_for_everyone()
+    error = raised(coxswain.Error, accelerator.load_state, folder)
+    check("a folder that they share" in str(error), error)
 
 
 def skips(session):

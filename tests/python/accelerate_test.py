@@ -19,12 +19,20 @@ class TogetherTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.scenes = torch_ranks.Scenes(
-            SCRIPT, "together", "alone", "slip", "stalled", "stopped",
+            SCRIPT, "together", "of_coxswain", "alone", "slip", "stalled",
+            "stopped", "keeps", "resumes",
             ALONE_PORT=str(torch_ranks.unused_port()),
         )
 
     def test_programs_train_as_before_skip_stop_and_follow_the_plan(self):
         self.scenes.of("together")
+
+    def test_what_was_prepared_goes_on_from_a_checkpoint(self):
+        self.scenes.of("keeps")
+        self.scenes.of("resumes")
+
+    def test_coxswain_exchanges_by_the_hook_that_accelerate_names(self):
+        self.scenes.of("of_coxswain")
 
     def test_a_count_that_slips_is_named_and_goes_by_unseen_without(self):
         output = set(self.scenes.named("alone"))
@@ -52,6 +60,36 @@ class TogetherTest(unittest.TestCase):
         self.assertRegex(line, r"\(1,\).*rank 1")
         self.assertGreater(took, 1.9)
         self.assertLess(took, torch_ranks.IN_TIME_S)
+
+
+class ExchangeOfCoxswainTest(unittest.TestCase):
+    """Scenes again, in which Coxswain exchanges."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.scenes = torch_ranks.Scenes(
+            SCRIPT, "slip", "stopped", SCENES_EXCHANGE="coxswain"
+        )
+
+    def test_a_count_that_slips_is_named(self):
+        named = set(self.scenes.named("slip"))
+        self.assertEqual(len(named), 1, named)
+        self.assertRegex(named.pop(), r"^3 .*3 on rank 1, 4 on rank 0")
+
+    def test_a_rank_that_is_stopped_is_named(self):
+        line, _ = torch_ranks.named_in(
+            self.scenes.of("stopped", done=1), "STANDS"
+        )
+        self.assertRegex(line, r"\(1,\).*rank 1")
+
+    def test_a_rank_killed_beside_its_data_loader_is_named(self):
+        with torch_ranks.scene(
+            SCRIPT, "killed", SCENES_EXCHANGE="coxswain"
+        ) as ranks:
+            line, _ = torch_ranks.named_after(ranks, "KILLED")
+            self.assertNotEqual(ranks.end(), 0)
+            self.assertIn("(1,) rank 1", line)
+            self.assertIn("killed by signal 9", line)
 
 
 class AccelerateTest(unittest.TestCase):

@@ -3,6 +3,7 @@
 
 import os
 import re
+import signal
 import sys
 import unittest
 
@@ -12,7 +13,14 @@ import torch_ranks  # noqa: E402
 from program import Program  # noqa: E402
 
 EXAMPLES = os.path.abspath("examples/python")
-PROGRAMS = ("minimal", "ddp", "accelerate_train", "trainer")
+PROGRAMS = (
+    "minimal",
+    "ddp",
+    "resume",
+    "elastic",
+    "accelerate_train",
+    "trainer",
+)
 PAGES = ("README.md", "docs/first-program.md", "docs/python.md")
 
 
@@ -52,8 +60,42 @@ class ExamplesTest(unittest.TestCase):
             )
             self.assertLess(float(found[-1][1]), 0.5 * float(found[0][1]))
 
+    def test_elastic(self):
+        command = torch_ranks.run(
+            "--min-workers", "1", "--max-restarts", "1"
+        ) + [
+            torch_ranks.torch_python(), os.path.join(EXAMPLES, "elastic.py"),
+            "--steps", "3000",
+        ]
+        with Program(command, torch_ranks.environment()) as ranks:
+            found = ranks.line(r"rank 1 of 2 pid (\d+)")
+            os.kill(int(found[1]), signal.SIGKILL)
+            ranks.line(r"rank 0 of 1 pid \d+ goes on from step \d+")
+            self.assertEqual(ranks.end(), 0, ranks.output)
+            self.assertRegex(ranks.output, r"(?m)^3000 0\.\d+$")
+            self.assertIn("finished", ranks.output)
+
     def test_distributed_data_parallel(self):
         self.assert_trains("ddp")
+
+    def test_resume(self):
+        with torch_ranks.Serve() as coordinator:
+            for attempt, (ranks, begin, end) in enumerate(
+                ((1, 0, 45), (2, 40, 50))
+            ):
+                command = torch_ranks.run(
+                    "--coordinator", coordinator.address, "--job", "example",
+                    "--attempt", str(attempt), ranks=ranks,
+                ) + [
+                    torch_ranks.torch_python(),
+                    os.path.join(EXAMPLES, "resume.py"), str(end),
+                ]
+                with Program(command, torch_ranks.environment()) as program:
+                    self.assertEqual(program.end(), 0, program.output)
+                    self.assertIn(
+                        "resume: from %d to %d\n" % (begin, end),
+                        program.output,
+                    )
 
     def test_accelerate(self):
         self.assert_trains("accelerate_train")

@@ -17,7 +17,7 @@ PACKAGE = os.path.abspath("python")
 LIBRARY = os.path.abspath("capi/libcoxswain_c.so")
 # Of the standard library of 3.9, whichever version runs this.
 MODULES = {
-    "__future__", "ctypes", "dataclasses", "enum", "functools", "math",
+    "__future__", "ctypes", "dataclasses", "enum", "functools", "json", "math",
     "operator", "os", "sys", "types", "typing",
 }
 
@@ -94,7 +94,7 @@ class ImportTest(unittest.TestCase):
         for name in coxswain.__all__:
             thing = getattr(coxswain, name)
             self.assertTrue(thing.__doc__, name)
-            if name in ("Session", "Store", "Schedule"):
+            if name in ("Checkpoints", "Session", "Store", "Schedule"):
                 for method, value in vars(thing).items():
                     if not method.startswith("_"):
                         value = getattr(value, "__func__", value)
@@ -159,7 +159,7 @@ class LibraryTest(unittest.TestCase):
                 body.strip().split(";"), named[name]._fields_
             ):
                 size = 4 if re.search(
-                    r"\b(int32_t|cx_dtype|cx_event_kind)\s+\w+$",
+                    r"\b(int32_t|cx_code|cx_dtype|cx_event_kind)\s+\w+$",
                     line.strip(),
                 ) else 8
                 self.assertEqual(ctypes.sizeof(kind), size, (name, line))

@@ -89,6 +89,10 @@ class Program:
         """As Ctrl-C on a terminal: to all that it has started, too."""
         os.killpg(self._process.pid, signal.SIGINT)
 
+    def terminate(self):
+        """Sends it SIGTERM, and nothing that it has started."""
+        self._process.terminate()
+
     def kill(self):
         """Kills it alone, and waits for its end."""
         self._process.kill()

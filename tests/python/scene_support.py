@@ -1,6 +1,7 @@
 """What the scenes of the torch tests have in common, on a rank."""
 
 import faulthandler
+import functools
 import hashlib
 import importlib
 import os
@@ -84,11 +85,29 @@ def names_the_other(session, kind, train):
         pass
 
 
+def _exchange_by_variable():
+    """Has scenes that name no exchange use that of SCENES_EXCHANGE."""
+    exchange = os.environ.get("SCENES_EXCHANGE")
+    for module, name in (
+        ("coxswain.torch", "follow"),
+        ("coxswain.accelerate", "attach"),
+        ("coxswain.transformers", "attach"),
+        ("coxswain.lightning", "Follow"),
+    ):
+        if exchange and module in sys.modules:
+            function = getattr(sys.modules[module], name)
+            setattr(
+                sys.modules[module], name,
+                functools.partial(function, exchange=exchange),
+            )
+
+
 def main(scenes):
     """Runs the scene that is named, or several, each in a process and a job of
     its own, whose output goes to the folder SCENES_FOLDER."""
     torch.set_num_threads(1)
     whole_lines()
+    _exchange_by_variable()
     names = sys.argv[1:]
     if len(names) > 1:
         importlib.import_module("torch._dynamo")  # optimizers do that

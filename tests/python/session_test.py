@@ -55,6 +55,10 @@ class SessionTest(unittest.TestCase):
         done, output = self.assert_done("windows")
         self.assertEqual(done.returncode, 0, output)
 
+    def test_ranks_save_and_load_checkpoints(self):
+        done, output = self.assert_done("saves")
+        self.assertEqual(done.returncode, 0, output)
+
     def test_a_rank_whose_count_slips_is_named_on_all(self):
         self.assert_done("slip")
 

@@ -46,6 +46,20 @@ class SuitesTest(unittest.TestCase):
         names = ("test_sync", "test_script", "test_ddp_comm_hook")
         self.assert_passed(suite("accelerate_suite.py", *names), names)
 
+    def test_with_the_exchange_of_coxswain(self):
+        cases = [case for case in TORCH_CASES if not case.endswith("_hook")]
+        with tempfile.TemporaryDirectory() as folder:
+            ranks = suite(
+                "torch_cases.py", *cases, TEMP_DIR=folder,
+                COXSWAIN_FOLLOW_EXCHANGE="coxswain",
+            )
+            self.assert_passed(ranks, cases)
+        names = ("test_sync", "test_script")
+        ranks = suite(
+            "accelerate_suite.py", *names, COXSWAIN_FOLLOW_EXCHANGE="coxswain"
+        )
+        self.assert_passed(ranks, names)
+
     def test_a_script_of_accelerate_with_uneven_data(self):
         name = "test_distributed_data_loop"
         ranks = suite(

@@ -87,24 +87,29 @@ def named_after(ranks, what):
 class Serve:
     """A coordinator that may be killed, and started again as it was."""
 
-    def __init__(self):
+    def __init__(self, *options):
         self._folder = tempfile.TemporaryDirectory()
+        self.state = os.path.join(self._folder.name, "state")
+        self._options = options
         self.address = "127.0.0.1:%d" % unused_port()
-        self._start()
+        self.start()
 
-    def _start(self):
+    def start(self):
         self._program = Program(
             [CLI, "serve", "--listen", self.address,
-             "--state-dir", os.path.join(self._folder.name, "state")],
+             "--state-dir", self.state, *self._options],
             environment(),
         )
         # It waits for its address to be free.
         self._program.line("listening", timeout=60)
 
-    def kill_and_start(self):
+    def kill(self):
         self._program.kill()
         self._program.__exit__()
-        self._start()
+
+    def kill_and_start(self):
+        self.kill()
+        self.start()
 
     def set_plan(self, job, *changes):
         with Program(

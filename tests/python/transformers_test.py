@@ -71,7 +71,16 @@ class TransformersTest(unittest.TestCase):
             self.assert_done(ranks)
 
     def test_lightning_trains_as_before_and_stops(self):
-        with torch_ranks.scene(SCRIPT, "lightning") as ranks:
+        for exchange in ("torch", "coxswain"):
+            with torch_ranks.scene(
+                SCRIPT, "lightning", SCENES_EXCHANGE=exchange
+            ) as ranks:
+                self.assert_done(ranks)
+
+    def test_a_trainer_trains_as_before_by_the_exchange_of_coxswain(self):
+        with torch_ranks.scene(
+            SCRIPT, "together", SCENES_EXCHANGE="coxswain"
+        ) as ranks:
             self.assert_done(ranks)
 
 

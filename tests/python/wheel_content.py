@@ -143,7 +143,7 @@ class ContentTest(unittest.TestCase):
         self.assertIn("Apache License", information("licenses/LICENSE"))
 
     def test_the_texts_that_terms_refer_to_are_there(self):
-        lesser = 0
+        referred = 0
         for name in archive().namelist():
             if not name.endswith("/copyright"):
                 continue
@@ -154,8 +154,8 @@ class ContentTest(unittest.TestCase):
                 self.assertTrue(
                     information("licenses/common-licenses/" + common), name
                 )
-                lesser += common.startswith("LGPL")
-        self.assertGreater(lesser, 0)
+                referred += 1
+        self.assertGreater(referred, 0)
 
 
 class SymbolVersionTest(unittest.TestCase):

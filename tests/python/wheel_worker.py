@@ -1,7 +1,7 @@
 """One rank of wheel_test, with the installed package: wheel_worker.py SCENE.
 
-Neighbours are other libraries of the process that have gRPC, protobuf or gloo
-in them too, loaded in one order or the other.
+Neighbours are other libraries of the process that have gRPC or protobuf in
+them too, loaded in one order or the other.
 """
 
 import array
@@ -15,7 +15,7 @@ def check(condition, *what):
 
 
 def step(session):
-    """All ranks exchange by our gloo, and decide a step."""
+    """All ranks exchange by our sockets, and decide a step."""
     data = array.array("d", [session.rank, 2.5])
     session.all_reduce(data)
     check(list(data) == [1, 5], data)
@@ -27,7 +27,7 @@ def step(session):
 def join(**named):
     import coxswain
 
-    return coxswain.Session.join(backend="gloo", join_timeout=60, **named)
+    return coxswain.Session.join(backend="tcp", join_timeout=60, **named)
 
 
 def alone():
@@ -41,7 +41,7 @@ def alone():
             mapped = {line.split()[-1] for line in file if ".so" in line}
         ours = {path for path in mapped if path.startswith(here)}
         check(any("libgrpc" in path for path in ours), mapped)
-        for word in ("grpc", "protobuf", "absl", "gloo", "ssl", "crypto"):
+        for word in ("grpc", "protobuf", "absl", "ssl", "crypto"):
             others = {
                 path for path in mapped - ours
                 if os.path.basename(path).startswith("lib" + word)

@@ -2,6 +2,7 @@
 
 import array
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -128,6 +129,58 @@ def windows():
                 schedule.announce(2, micro=micro)
                 schedule.decide()
         check(schedule.step == 2)
+
+
+def saves():
+    with coxswain.Session.join() as session:
+        checkpoints, rank = session.checkpoints, session.rank
+        check(checkpoints.saved() == coxswain.Saved(False, None, "", None))
+        check(checkpoints.list() == [])
+        raised(coxswain.NotFound, checkpoints.load)
+        weights = array.array("d", [1, 2])
+        for step in (4, 7):
+            checkpoints.save(
+                step,
+                {"weights": [b"of ", weights, b""], "none": []},
+                {"rows": b"%d rows" % rank},
+                reason="because",
+                metadata={"epoch": "3"},
+            )
+            weights[0] = 9  # it was copied
+            saved = checkpoints.wait(60)
+            check(saved.step == step and saved.error is None, saved)
+            weights[0] = 1
+        found = checkpoints.find()
+        check(found.id == saved.id and found.step == 7, found)
+        check(found.world_size == 2 and found.metadata["epoch"] == "3")
+        check([one.step for one in checkpoints.list()] == [7, 4])
+        check(len(checkpoints.list(most=1)) == 1)
+        check(checkpoints.find(4).step == 4)
+        session.barrier("found", timeout=20)
+        with checkpoints.load() as loaded:
+            check(loaded.checkpoint == found, loaded.checkpoint)
+            weights[0] = 1
+            check(loaded.pieces == {
+                "weights": b"of " + weights.tobytes(), "none": b"",
+            }, loaded.pieces)
+            check(loaded.own == {
+                ("rows", 0): b"0 rows", ("rows", 1): b"1 rows",
+            }, loaded.own)
+            piece = loaded.pieces["weights"]
+        raised(ValueError, bytes, piece)
+        first = checkpoints.load(7)
+        piece = first.pieces["weights"]
+        user = pickle.PickleBuffer(piece)
+        error = raised(coxswain.Error, checkpoints.load, 4)
+        check("is still used" in str(error), error)
+        user.release()
+        second = checkpoints.load(4)
+        raised(ValueError, bytes, piece)
+        first.release()
+        check(second.pieces["weights"].nbytes > 0)
+        session.barrier("loaded", timeout=20)
+        error = raised(coxswain.InvalidArgument, checkpoints.save, -1, {})
+        check("step" in str(error), error)
 
 
 def slip():
@@ -257,7 +310,13 @@ def interrupted():
     soon_interrupted(coxswain.Session.join, world_size=2, node="x")
     # The coordinator has forgotten that worker: another one takes its place.
     os.environ["COXSWAIN_WORLD_SIZE"] = "1"
-    session = coxswain.Session.join(job="alone", world_size=1)
+    # An argument goes before its variable, which is not read.
+    os.environ["COXSWAIN_PLAIN_DATA"] = "perhaps"
+    raised(coxswain.InvalidArgument, coxswain.Session.join)
+    session = coxswain.Session.join(
+        job="alone", world_size=1, plain_data=True
+    )
+    del os.environ["COXSWAIN_PLAIN_DATA"]
     soon_interrupted(session.store.get, "none", timeout=60)
     soon_interrupted(session.store.wait, ["none"], timeout=60)
     session.next_event()

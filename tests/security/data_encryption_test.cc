@@ -2,6 +2,7 @@
 // from a coordinator that is spoken to with TLS.
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/comm/work.h"
 #include "client/rpc/forwarding_coordinator_stub.h"
@@ -27,13 +29,17 @@ namespace coxswain::data_encryption_test {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
+using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr char kJob[] = "mnist";
 
-// The keys that answers to Join had, by generation.
+// The keys that answers to Join had, by generation: of those that arrived.
 class SeenKeys {
  public:
   void Note(int64_t generation, const std::string& key) {
@@ -52,8 +58,12 @@ class SeenKeys {
 
 class NotesKeys : public ForwardingCoordinatorStub {
  public:
-  NotesKeys(std::shared_ptr<CoordinatorStub> stub, SeenKeys* seen)
-      : ForwardingCoordinatorStub(std::move(stub)), seen_(*seen) {}
+  // `lose` is called with each answer; true: it does not arrive.
+  NotesKeys(std::shared_ptr<CoordinatorStub> stub, SeenKeys* seen,
+            std::function<bool(const v1::JoinResponse&)> lose)
+      : ForwardingCoordinatorStub(std::move(stub)),
+        seen_(*seen),
+        lose_(std::move(lose)) {}
 
   absl::Status Call(absl::string_view method,
                     const google::protobuf::MessageLite& request,
@@ -62,6 +72,10 @@ class NotesKeys : public ForwardingCoordinatorStub {
     absl::Status status = stub().Call(method, request, response, options);
     const auto* const joined = dynamic_cast<v1::JoinResponse*>(response);
     if (status.ok() && joined != nullptr) {
+      if (lose_ != nullptr && lose_(*joined)) {
+        response->Clear();
+        return absl::UnavailableError("the connection was lost");
+      }
       seen_.Note(joined->generation(), joined->data_key());
     }
     return status;
@@ -69,6 +83,7 @@ class NotesKeys : public ForwardingCoordinatorStub {
 
  private:
   SeenKeys& seen_;
+  const std::function<bool(const v1::JoinResponse&)> lose_;
 };
 
 class DataEncryptionTest : public testing::Test {
@@ -79,16 +94,21 @@ class DataEncryptionTest : public testing::Test {
             testing::UnitTest::GetInstance()->current_test_info()->name())),
         of_job_(files_.Job(kJob)) {}
 
+  // Again: on the same port, with the same state.
   void Serve(bool tls) {
     server::CoordinatorOptions options;
+    options.listen = absl::StrCat("127.0.0.1:", port_);
     options.state_dir = files_.Path("state");
+    // Of a rank that waits for one that cannot connect.
+    options.membership.rejoin_grace = absl::Milliseconds(100);
     if (tls) options.security.tls = files_.Coordinator();
     ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
+    if (port_ == 0) port_ = coordinator_->port();
   }
 
   SessionOptions OptionsOf(int slot, bool tls) {
     SessionOptions options;
-    options.coordinator = absl::StrCat("127.0.0.1:", coordinator_->port());
+    options.coordinator = absl::StrCat("127.0.0.1:", port_);
     if (tls) options.security.tls = of_job_;
     options.job = kJob;
     options.identity = {"host-a", slot};
@@ -98,9 +118,10 @@ class DataEncryptionTest : public testing::Test {
     options.join_timeout = kTimeout;
     options.collective_timeout = kTimeout;
     options.stub_factory =
-        [this, security = options.security](const std::string& address) {
+        [this, slot, security = options.security](const std::string& address) {
           return std::make_shared<NotesKeys>(
-              ConnectWithoutRetries(address, security), &seen_);
+              ConnectWithoutRetries(address, security), &seen_,
+              slot == 1 ? lose_ : nullptr);
         };
     return options;
   }
@@ -118,16 +139,40 @@ class DataEncryptionTest : public testing::Test {
       auto world = (*session)->World();
       end = world.status();
       if (!world.ok()) return;
-      EXPECT_EQ((*world)->communicator().backend(), "tcp");
-      std::vector<float> data(100000, static_cast<float>(slot + 1));
-      Span span;
-      span.data = data.data();
-      span.count = static_cast<int64_t>(data.size());
-      end = (*world)->communicator().AllReduce(span)->Wait(kTimeout);
-      EXPECT_EQ(data, std::vector<float>(data.size(), 3));
+      end = SumUp((*world)->communicator(), slot);
       if (end.ok()) end = (*session)->Leave("done");
     });
     return ends;
+  }
+
+  static absl::Status SumUp(Communicator& communicator, int slot) {
+    EXPECT_EQ(communicator.backend(), "tcp");
+    std::vector<float> data(100000, static_cast<float>(slot + 1));
+    Span span;
+    span.data = data.data();
+    span.count = static_cast<int64_t>(data.size());
+    COXSWAIN_RETURN_IF_ERROR(communicator.AllReduce(span)->Wait(kTimeout));
+    EXPECT_EQ(data, std::vector<float>(data.size(), 3));
+    return absl::OkStatus();
+  }
+
+  // As RunJob, but whose generation ends joins the next one.
+  void RunElasticJob() {
+    InThreads(2, [&](int slot) {
+      auto session = Session::Join(OptionsOf(slot, /*tls=*/true), {});
+      absl::Status end;
+      for (int generations = 0; generations < 4; ++generations) {
+        ASSERT_OK(session);
+        auto world = (*session)->World();
+        end = world.status();
+        if (world.ok()) end = SumUp((*world)->communicator(), slot);
+        if (end.ok()) break;
+        failures_.Note((*session)->generation(), std::string(end.message()));
+        session = (*session)->Rejoin();
+      }
+      EXPECT_OK(end);
+      EXPECT_OK((*session)->Leave("done"));
+    });
   }
 
   std::string AllOfTheState() {
@@ -144,6 +189,9 @@ class DataEncryptionTest : public testing::Test {
   TestCertificates files_;
   const TlsFiles of_job_;
   SeenKeys seen_;
+  SeenKeys failures_;  // messages in place of keys
+  std::function<bool(const v1::JoinResponse&)> lose_;  // answers to slot 1
+  int port_ = 0;
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
@@ -177,6 +225,47 @@ TEST_F(DataEncryptionTest, EachGenerationHasAKeyThatIsKeptNowhere) {
     }
   }
   EXPECT_NE(keys.begin()->second[0], keys.rbegin()->second[0]);
+}
+
+// The answer alone: the coordinator that gave it still has the key.
+TEST_F(DataEncryptionTest, AWorkerThatAsksAgainHasTheKeyOfTheOthers) {
+  Serve(/*tls=*/true);
+  bool lost = false;
+  lose_ = [&](const v1::JoinResponse&) { return !std::exchange(lost, true); };
+  for (const absl::Status& end : RunJob(/*tls=*/true)) EXPECT_OK(end);
+  EXPECT_TRUE(lost);
+  const auto keys = seen_.all();
+  ASSERT_EQ(keys.size(), 1u);
+  ASSERT_EQ(keys.begin()->second.size(), 2u);
+  EXPECT_EQ(keys.begin()->second[0], keys.begin()->second[1]);
+  EXPECT_EQ(keys.begin()->second[0].size(), 32u);
+}
+
+// With the coordinator its key is gone: that generation ends, and in the next
+// one all have the same again.
+TEST_F(DataEncryptionTest, AnAnswerLostInARestartEndsItsGeneration) {
+  Serve(/*tls=*/true);
+  bool lost = false;
+  lose_ = [&](const v1::JoinResponse&) {
+    if (std::exchange(lost, true)) return false;
+    coordinator_.reset();
+    Serve(/*tls=*/true);
+    return true;
+  };
+  RunElasticJob();
+  EXPECT_TRUE(lost);
+  const auto keys = seen_.all();
+  ASSERT_EQ(keys.size(), 2u);
+  EXPECT_THAT(keys.begin()->second, UnorderedElementsAre("", SizeIs(32)));
+  const std::vector<std::string>& next = keys.rbegin()->second;
+  EXPECT_THAT(next, ElementsAre(SizeIs(32), SizeIs(32)));
+  EXPECT_EQ(next[0], next[1]);
+  EXPECT_THAT(keys.begin()->second, Not(Contains(next[0])));
+  const auto failures = failures_.all();
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_THAT(failures.begin()->second,
+              Contains(AllOf(HasSubstr("to be encrypted"),
+                             HasSubstr("lost it in a restart"))));
 }
 
 TEST_F(DataEncryptionTest, InPlainTextThereIsNoKey) {

@@ -3,29 +3,24 @@
 #include <signal.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/grpc_status.h"
 #include "base/status_matchers.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/security/haproxy.h"
 #include "tests/support/loopback.h"
 
 namespace coxswain {
 namespace {
 
-constexpr char kProxyConfig[] = "deploy/haproxy/haproxy.cfg";
-constexpr char kMakeMaps[] = "deploy/haproxy/make_maps.sh";
-// haproxy's, once it listens.
-constexpr char kLoaded[] = "Loading success";
 constexpr absl::Duration kLook = absl::Milliseconds(50);
 // Where attackers come from: the proxy counts sources by their address.
 constexpr char kAttackersAddress[] = "127.0.7.7";
@@ -33,16 +28,6 @@ constexpr char kAttackersAddress[] = "127.0.7.7";
 std::string TextOf(const std::string& path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
-}
-
-std::unique_ptr<Process> StartHaproxy(
-    const std::string& config,
-    const std::map<std::string, std::string>& environment) {
-  // -W: a master that takes SIGUSR2 for a reload.
-  auto process =
-      Process::Start({{"haproxy", "-W", "-db", "-f", config}, environment});
-  COXSWAIN_CHECK(process.ok());
-  return *std::move(process);
 }
 
 }  // namespace
@@ -90,22 +75,12 @@ void ReachableCoordinator::MakeCertificates() {
 }
 
 void ReachableCoordinator::StartProxy() {
-  std::filesystem::create_directory(folder_.path("maps"));
-  const Ended maps =
-      RunToEnd({kMakeMaps, folder_.path("tokens"), folder_.path("maps")});
-  ASSERT_EQ(maps.status, 0) << maps.err;
-  std::ofstream(Made("front.pem"))
-      << TextOf(Made("coordinator.crt")) << TextOf(Made("coordinator.key"));
   port_ = UnusedPort();
-  proxy_ = StartHaproxy(
-      kProxyConfig,
-      {{"COXSWAIN_FRONT", absl::StrCat("127.0.0.1:", port_)},
-       {"COXSWAIN_BEHIND", absl::StrCat("127.0.0.1:", coordinator_->port())},
-       {"COXSWAIN_CERTS", folder_.path("certs")},
-       {"COXSWAIN_MAPS", folder_.path("maps")}});
-  // It listens before it prints that, and calls before its check are refused as
-  // by a coordinator that starts: tried again.
-  ASSERT_OK(proxy_->WaitForStderr(kLoaded, kTimeout));
+  // Calls before its check of the coordinator are refused as by one that
+  // starts: tried again.
+  proxy_ = FrontFiles(folder_.path("certs"), folder_.path("tokens"),
+                      folder_.path("maps"))
+               .Start(port_, coordinator_->port());
 }
 
 // What turns an attacker's plain text into TLS: haproxy as a client.
@@ -129,7 +104,6 @@ void ReachableCoordinator::StartTunnels() {
       << tunnel("member", member_port_,
                 absl::StrCat(" crt ", Made("attacker.pem")));
   tunnels_ = StartHaproxy(config, {});
-  ASSERT_OK(tunnels_->WaitForStderr(kLoaded, kTimeout));
 }
 
 std::vector<std::string> ReachableCoordinator::WorkerOptions() const {
@@ -170,10 +144,10 @@ absl::Status ReachableCoordinator::Probe(bool member) const {
 }
 
 void ReachableCoordinator::ReloadProxy() {
-  const size_t before = LinesWith(proxy_->err(), kLoaded).size();
+  const size_t before = LinesWith(proxy_->err(), kHaproxyLoaded).size();
   proxy_->Signal(SIGUSR2);
   const absl::Time deadline = Clock::Real()->Now() + kTimeout;
-  while (LinesWith(proxy_->err(), kLoaded).size() == before) {
+  while (LinesWith(proxy_->err(), kHaproxyLoaded).size() == before) {
     ASSERT_LT(Clock::Real()->Now(), deadline) << proxy_->err();
     // Reads what comes meanwhile.
     (void)proxy_->WaitForStderr("what it never prints", kLook);

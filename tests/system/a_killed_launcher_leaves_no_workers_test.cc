@@ -58,7 +58,7 @@ TEST(LauncherKilledTest, TheWorkersOfOtherLaunchersEndAsWell) {
   std::printf("the other one ended after %.3f s\n",
               absl::ToDoubleSeconds(Clock::Real()->Now() - killed));
   EXPECT_EQ(exit.Status(), 1) << bow->err();
-  // Its connection to rank 1 breaks; should gloo miss that, the coordinator's
+  // Its connection to rank 1 breaks; should it miss that, the coordinator's
   // word that rank 1 is lost ends the wait.
   EXPECT_THAT(LinesWith(bow->err(), "toy_worker: "),
               ElementsAre(HasSubstr("rank 1")));

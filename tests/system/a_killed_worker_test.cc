@@ -40,7 +40,7 @@ TEST_P(KilledWorkerTest, TheOthersGoOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, KilledWorkerTest,
-                         testing::Values("shm", "gloo"),
+                         testing::Values("shm", "tcp"),
                          [](const auto& backend) {
                            return std::string(backend.param);
                          });

@@ -23,7 +23,7 @@ TEST(RandomKillsTest, NothingHangsNothingIsLeftAndSumsAreExact) {
   options.kills = static_cast<int>(FromEnvironment("KILLS", 100));
   options.at_most = absl::Seconds(FromEnvironment("SECONDS", 100));
   options.seed = static_cast<uint64_t>(FromEnvironment("SEED", 1));
-  options.backend = BackendOr(options.seed % 2 == 1 ? "shm" : "gloo");
+  options.backend = BackendOr(options.seed % 2 == 1 ? "shm" : "tcp");
   RandomKills(options).Run();
 }
 

@@ -29,14 +29,14 @@ TEST(BackEndTest, OneHostSharesMemory) {
 }
 
 TEST(BackEndTest, TheCommandLineForcesAnother) {
-  const std::string out = RunJob({}, {"--nproc", "2", "--backend", "gloo"});
-  EXPECT_THAT(LinesWith(out, "through gloo"), SizeIs(2)) << out;
+  const std::string out = RunJob({}, {"--nproc", "2", "--backend", "tcp"});
+  EXPECT_THAT(LinesWith(out, "through tcp"), SizeIs(2)) << out;
 }
 
 TEST(BackEndTest, TheEnvironmentForcesAnother) {
   const std::string out =
-      RunJob({"/usr/bin/env", "COXSWAIN_BACKEND=gloo"}, {"--nproc", "2"});
-  EXPECT_THAT(LinesWith(out, "through gloo"), SizeIs(2)) << out;
+      RunJob({"/usr/bin/env", "COXSWAIN_BACKEND=tcp"}, {"--nproc", "2"});
+  EXPECT_THAT(LinesWith(out, "through tcp"), SizeIs(2)) << out;
 }
 
 TEST(BackEndTest, OneRankNeedsNone) {

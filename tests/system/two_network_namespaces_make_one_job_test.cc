@@ -88,13 +88,13 @@ std::vector<TwoNetworkNamespacesTest::Output> TwoNetworkNamespacesTest::RunJob(
 
 TEST_F(TwoNetworkNamespacesTest, TwoLaunchersMakeOneJob) {
   const auto outputs = RunJob(
-      "rows", {"--backend", "gloo"},
+      "rows", {"--backend", "tcp"},
       {"--hook", "powersgd(rank=2,start_step=3)", "--steps", "20", "--digest"});
   ASSERT_THAT(outputs, SizeIs(2));
   // Each side listens on the address that leads to the other one.
   EXPECT_THAT(outputs[0].err, HasSubstr("address=10.77.0.1"));
   EXPECT_THAT(outputs[1].err, HasSubstr("address=10.77.0.2"));
-  EXPECT_THAT(LinesWith(outputs[0].out + outputs[1].out, "through gloo"),
+  EXPECT_THAT(LinesWith(outputs[0].out + outputs[1].out, "through tcp"),
               SizeIs(4));
 
   const auto digests = DigestsByRank(outputs[0].out + outputs[1].out);
@@ -133,37 +133,26 @@ TEST_F(TwoNetworkNamespacesTest, MemoryIsSharedWithinAndSocketsGoBetween) {
     return std::vector<std::string>{"--steps",  "5",      "--replay",
                                     "--digest", "--dump", folder.path(dump)};
   };
-  RunJob("flat", {"--backend", "gloo"}, options("flat"));
+  RunJob("flat", {"--backend", "tcp"}, options("flat"));
   const std::vector<Gradient> flat = ReadDump(folder.path("flat"));
   ASSERT_THAT(flat, SizeIs(5 * 4));
 
-  struct LevelsCase {
-    std::string backend;
-    std::vector<std::string> options;
-  };
-  for (const LevelsCase& levels :
-       {LevelsCase{"two_level", {}},
-        LevelsCase{"two_level(tcp)", {"--backend", "two_level(tcp)"}}}) {
-    SCOPED_TRACE(levels.backend);
-    const auto outputs =
-        RunJob(levels.backend == "two_level" ? "levels" : "tcp-levels",
-               levels.options, options(levels.backend));
-    ASSERT_THAT(outputs, SizeIs(2));
-    const std::string out = outputs[0].out + outputs[1].out;
-    EXPECT_THAT(LinesWith(out, "through " + levels.backend), SizeIs(4)) << out;
-    const auto digests = DigestsByRank(out);
-    ASSERT_THAT(digests, SizeIs(4));
-    for (const auto& [rank, steps] : digests) {
-      EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
-    }
+  const auto outputs = RunJob("levels", {}, options("levels"));
+  ASSERT_THAT(outputs, SizeIs(2));
+  const std::string out = outputs[0].out + outputs[1].out;
+  EXPECT_THAT(LinesWith(out, "through two_level"), SizeIs(4)) << out;
+  const auto digests = DigestsByRank(out);
+  ASSERT_THAT(digests, SizeIs(4));
+  for (const auto& [rank, steps] : digests) {
+    EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
+  }
 
-    // The sums are those of Gloo alone, formed in another order.
-    const std::vector<Gradient> sums = ReadDump(folder.path(levels.backend));
-    ASSERT_THAT(sums, SizeIs(5 * 4));
-    for (size_t i = 0; i < flat.size(); ++i) {
-      EXPECT_EQ(sums[i].header, flat[i].header);
-      EXPECT_THAT(sums[i].values, Pointwise(DoubleNear(1e-5), flat[i].values));
-    }
+  // The sums are those of the sockets alone, formed in another order.
+  const std::vector<Gradient> sums = ReadDump(folder.path("levels"));
+  ASSERT_THAT(sums, SizeIs(5 * 4));
+  for (size_t i = 0; i < flat.size(); ++i) {
+    EXPECT_EQ(sums[i].header, flat[i].header);
+    EXPECT_THAT(sums[i].values, Pointwise(DoubleNear(1e-5), flat[i].values));
   }
 }
 

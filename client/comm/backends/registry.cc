@@ -1,6 +1,7 @@
 #include "client/comm/backends/registry.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -8,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "base/cancel_signal.h"
 #include "base/logging.h"
+#include "base/nearest_word.h"
 #include "base/status_macros.h"
 #include "client/comm/back_end.h"
-#include "client/comm/gloo/gloo_communicator.h"
 #include "client/comm/hosts.h"
 #include "client/comm/in_process/loopback_communicator.h"
 #include "client/comm/nccl/nccl_communicator.h"
@@ -57,13 +58,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectHost(
   return local;
 }
 
-// Two levels of which the upper one is by `between`.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectLevels(
     const CommunicatorOptions& options, const Hosts& hosts,
-    std::unique_ptr<Communicator> local, Factory between) {
-  TwoLevelParts parts = {
-      std::move(local), nullptr, {}, hosts, between == ConnectTcp};
-  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, between(options));
+    std::unique_ptr<Communicator> local) {
+  TwoLevelParts parts = {std::move(local), nullptr, {}, hosts};
+  COXSWAIN_ASSIGN_OR_RETURN(parts.flat, ConnectTcp(options));
   std::optional<SplitLink> cancelled;
   if (options.cancel != nullptr) {
     // The caller owns it.
@@ -81,14 +80,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectLevels(
 }
 
 // Two levels wherever the ranks are.
-template <Factory kBetween>
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectTwoLevel(
     const CommunicatorOptions& options) {
   COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "two_level"));
   COXSWAIN_ASSIGN_OR_RETURN(const Hosts hosts,
                             FindHosts(options, HostIdentity()));
   COXSWAIN_ASSIGN_OR_RETURN(auto local, ConnectHost(options, hosts));
-  return ConnectLevels(options, hosts, std::move(local), kBetween);
+  return ConnectLevels(options, hosts, std::move(local));
 }
 
 void SayOnce(const CommunicatorOptions& options, absl::string_view why) {
@@ -137,34 +135,33 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectAuto(
     return ConnectNccl(options);
   }
   if (options.size == 1) return ConnectLoopback(options);
-  if (options.store == nullptr) return ConnectGloo(options);  // which refuses
+  if (options.store == nullptr) return ConnectTcp(options);  // which refuses
   COXSWAIN_ASSIGN_OR_RETURN(const Hosts hosts,
                             FindHosts(options, HostIdentity()));
-  if (hosts.count() == options.size) return ConnectGloo(options);
+  if (hosts.count() == options.size) return ConnectTcp(options);
   auto local = ConnectHost(options, hosts);
   if (!local.ok()) {
     if (!absl::IsUnavailable(local.status())) return local.status();
     SayOnce(options, absl::StrCat("ranks of one host cannot share memory: ",
                                   local.status().message()));
-    return ConnectGloo(options);
+    return ConnectTcp(options);
   }
   if (hosts.count() == 1) return local;
-  return ConnectLevels(options, hosts, *std::move(local), ConnectGloo);
+  return ConnectLevels(options, hosts, *std::move(local));
 }
 
 // A user who speaks TLS with the coordinator may take all for encrypted.
 void WarnOfPlainText(const CommunicatorOptions& options,
                      absl::string_view backend) {
   if (!options.encrypts || options.rank != 0 || options.size < 2) return;
-  if (backend != "gloo" && backend != "nccl" && backend != "two_level") return;
+  if (backend != "nccl") return;
   LogWarningOnce(
-      absl::StrCat("plain text by ", backend), "gradients_in_plain_text",
+      "plain text by nccl", "gradients_in_plain_text",
       {{"communicator", options.id},
        {"back_end", backend},
        {"next",
         "the coordinator is spoken to with TLS, but this back end does not "
-        "encrypt: keep strangers off the network between workers, or give "
-        "--backend tcp or two_level(tcp)"}});
+        "encrypt: keep strangers off the network between workers"}});
 }
 
 struct Backend {
@@ -173,29 +170,50 @@ struct Backend {
 };
 constexpr Backend kBackends[] = {
     {"auto", ConnectAuto},
-    {"gloo", ConnectGloo},
     {"loopback", ConnectLoopback},
     {"nccl", ConnectNccl},
     {"parameter_server", ConnectParameterServer},
     {"shm", ConnectShm},
     {"tcp", ConnectTcp},
-    {"two_level", ConnectTwoLevel<ConnectGloo>},
-    {"two_level(tcp)", ConnectTwoLevel<ConnectTcp>},
+    {"two_level", ConnectTwoLevel},
 };
+
+const Backend* Find(absl::string_view name) {
+  if (name == "two_level(tcp)") name = "two_level";
+  const auto* const found =
+      std::find_if(std::begin(kBackends), std::end(kBackends),
+                   [&](const Backend& one) { return name == one.name; });
+  return found == std::end(kBackends) ? nullptr : found;
+}
+
+absl::Status Unknown(absl::string_view name) {
+  if (name == "gloo") {
+    return absl::InvalidArgumentError(
+        "the back end 'gloo' was replaced by 'tcp': give that, or 'auto', "
+        "which "
+        "takes it between hosts");
+  }
+  const std::vector<std::string> names = BackendNames();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no communication back end '", name, "'; choose one of: ",
+      absl::StrJoin(names, ", "), DidYouMean(name, names)));
+}
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Communicator>> Connect(
     absl::string_view backend, const CommunicatorOptions& options) {
-  for (const Backend& candidate : kBackends) {
-    if (backend != candidate.name) continue;
-    auto connected = candidate.connect(options);
-    if (connected.ok()) WarnOfPlainText(options, (*connected)->backend());
-    return connected;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no communication back end '", backend,
-                   "'; choose one of: ", absl::StrJoin(BackendNames(), ", ")));
+  const Backend* const found = Find(backend);
+  if (found == nullptr) return Unknown(backend);
+  auto connected = found->connect(options);
+  if (connected.ok()) WarnOfPlainText(options, (*connected)->backend());
+  return connected;
+}
+
+absl::StatusOr<std::string> BackendName(absl::string_view name) {
+  const Backend* const found = Find(name);
+  if (found == nullptr) return Unknown(name);
+  return found->name;
 }
 
 std::vector<std::string> BackendNames() {

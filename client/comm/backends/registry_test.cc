@@ -1,6 +1,7 @@
 #include "client/comm/backends/registry.h"
 
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -25,8 +26,32 @@ TEST(RegistryTest, AnUnknownNameListsTheValidOnes) {
       Connect("mpi", CommunicatorOptions()),
       StatusIs(absl::StatusCode::kInvalidArgument,
                AllOf(HasSubstr("'mpi'"),
-                     HasSubstr("auto, gloo, loopback, nccl, parameter_server, "
-                               "shm, tcp, two_level, two_level(tcp)"))));
+                     HasSubstr("auto, loopback, nccl, parameter_server, shm, "
+                               "tcp, two_level"))));
+}
+
+TEST(RegistryTest, WhatTookTheirPlaceIsNamedForThoseThatAreGone) {
+  const auto replaced = StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("'gloo' was replaced by 'tcp'"));
+  EXPECT_THAT(BackendName("gloo"), replaced);
+  EXPECT_THAT(Connect("gloo", CommunicatorOptions()), replaced);
+}
+
+TEST(RegistryTest, ASlipIsRecognised) {
+  EXPECT_THAT(BackendName("two_levle"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("did you mean 'two_level'?")));
+}
+
+TEST(RegistryTest, EachBackEndHasOneNameInWhicheverWayItIsSpelt) {
+  std::vector<std::string> spellings = BackendNames();
+  spellings.push_back("two_level(tcp)");
+  std::vector<std::string> names = BackendNames();
+  names.push_back("two_level");
+  for (size_t i = 0; i < names.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(const std::string name, BackendName(spellings[i]));
+    EXPECT_EQ(name, names[i]);
+  }
 }
 
 TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
@@ -37,19 +62,19 @@ TEST(RegistryTest, AutoTakesLoopbackForOneRank) {
 TEST(RegistryTest, ANamedBackEndIsNotReplaced) {
   CommunicatorOptions options;
   options.store = std::make_shared<MemoryStore>();
-  for (const char* const name :
-       {"gloo", "tcp", "two_level", "two_level(tcp)"}) {
+  for (const char* const name : {"tcp", "two_level"}) {
     options.id = name;
     ASSERT_OK_AND_ASSIGN(auto comm, Connect(name, options));
     EXPECT_EQ(comm->backend(), name);
   }
 }
 
-TEST(RegistryTest, AutoTakesGlooForMore) {
+TEST(RegistryTest, AutoTakesTcpForMore) {
   CommunicatorOptions options;
   options.size = 2;
   EXPECT_THAT(Connect("auto", options),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("gloo")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the tcp back end")));
 }
 
 TEST(RegistryTest, AutoSharesMemoryWithinAHost) {
@@ -70,29 +95,6 @@ TEST(RegistryTest, AutoSharesMemoryWithinAHost) {
   for (auto& thread : threads) thread.join();
 }
 
-TEST(RegistryTest, WhatIsNotEncryptedAsAskedForIsLogged) {
-  const auto logged = [](bool encrypts) {
-    auto store = std::make_shared<MemoryStore>();
-    testing::internal::CaptureStderr();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank) {
-      threads.emplace_back([&, rank] {
-        CommunicatorOptions options;
-        options.rank = rank;
-        options.size = 2;
-        options.store = store;
-        options.timeout = absl::Seconds(20);
-        options.encrypts = encrypts;
-        EXPECT_OK(Connect("gloo", options));
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    return testing::internal::GetCapturedStderr();
-  };
-  EXPECT_THAT(logged(false), Not(HasSubstr("gradients_in_plain_text")));
-  EXPECT_THAT(logged(true), HasSubstr("W gradients_in_plain_text"));
-}
-
 TEST(RegistryTest, TwoLevelsAreTakenByNameOnOneHostToo) {
   for (const char* const name : {"two_level", "two_level(tcp)"}) {
     auto store = std::make_shared<MemoryStore>();
@@ -105,7 +107,7 @@ TEST(RegistryTest, TwoLevelsAreTakenByNameOnOneHostToo) {
         options.store = store;
         options.timeout = absl::Seconds(20);
         ASSERT_OK_AND_ASSIGN(const auto comm, Connect(name, options));
-        EXPECT_EQ(comm->backend(), name);
+        EXPECT_EQ(comm->backend(), "two_level");
         std::vector<float> data(1 << 16, 1);
         const Span span{data.data(), 1 << 16, DType::kFloat32, {}};
         EXPECT_OK(comm->AllReduce(span)->Wait(absl::Seconds(20)));
@@ -130,7 +132,7 @@ TEST(RegistryTest, ACancelledRankOfTwoLevelsDoesNotWait) {
 
 // Connects the ranks of a group by "auto", rank r with data on devices[r].
 std::vector<absl::StatusOr<std::unique_ptr<Communicator>>> ConnectAuto(
-    const std::vector<Device>& devices) {
+    const std::vector<Device>& devices, bool encrypts = false) {
   auto store = std::make_shared<MemoryStore>();
   std::vector<absl::StatusOr<std::unique_ptr<Communicator>>> connected(
       devices.size());
@@ -142,6 +144,7 @@ std::vector<absl::StatusOr<std::unique_ptr<Communicator>>> ConnectAuto(
       options.size = static_cast<int>(devices.size());
       options.store = store;
       options.device = devices[rank];
+      options.encrypts = encrypts;
       options.timeout = absl::Seconds(20);
       connected[rank] = Connect("auto", options);
     });
@@ -185,6 +188,19 @@ TEST(RegistryTest, AutoTakesNcclForDataOnGpus) {
     EXPECT_EQ(host.nccl().counts().communicators, 2);
   }
   EXPECT_EQ(host.nccl().counts().communicators, 0);
+}
+
+TEST(RegistryTest, WhatIsNotEncryptedAsAskedForIsLogged) {
+  EmulatedHost host(2);
+  const auto logged = [](bool encrypts) {
+    testing::internal::CaptureStderr();
+    for (const auto& comm : ConnectAuto({kGpu0, kGpu1}, encrypts)) {
+      EXPECT_OK(comm);
+    }
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(logged(false), Not(HasSubstr("gradients_in_plain_text")));
+  EXPECT_THAT(logged(true), HasSubstr("W gradients_in_plain_text"));
 }
 
 TEST(RegistryTest, AutoTakesNcclForOneRankOnAGpuWithoutAStore) {

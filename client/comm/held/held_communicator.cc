@@ -164,6 +164,12 @@ WorkPtr HeldCommunicator::DoAllToAll(Span input, Span output) {
   return Hold("all-to-all", input,
               [=] { return inner_->AllToAll(input, output); });
 }
+WorkPtr HeldCommunicator::DoAllReduceMean(std::vector<Span> parts,
+                                          const Span& all) {
+  return Hold("mean", all, [this, parts = std::move(parts)] {
+    return inner_->AllReduceMean(parts);
+  });
+}
 WorkPtr HeldCommunicator::DoSend(Span span, int peer, uint32_t tag) {
   return Hold("send", span, [=] { return inner_->Send(span, peer, tag); });
 }

@@ -37,7 +37,8 @@ class HeldCommunicator : public Communicator {
  public:
   struct Launch {
     std::string kind;  // "all-reduce", "broadcast", "barrier", "all-gather",
-                       // "reduce-scatter", "all-to-all", "send", "receive"
+                       // "reduce-scatter", "all-to-all", "mean", "send",
+                       // "receive"
     int64_t count = 0;
     DType dtype = DType::kFloat32;
   };
@@ -61,6 +62,7 @@ class HeldCommunicator : public Communicator {
   int64_t held() const;
 
   absl::string_view backend() const override { return inner_->backend(); }
+  bool has_mean() const override { return inner_->has_mean(); }
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override;
   void Abort(absl::string_view reason) override;
@@ -73,6 +75,7 @@ class HeldCommunicator : public Communicator {
   WorkPtr DoAllGather(Span input, Span output) override;
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override;
   WorkPtr DoAllToAll(Span input, Span output) override;
+  WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all) override;
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(

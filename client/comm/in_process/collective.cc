@@ -99,6 +99,7 @@ absl::Status ComputeCollective(const Parts& parts) {
       break;
     case CollectiveKind::kBarrier:
     case CollectiveKind::kMessage:
+    case CollectiveKind::kMean:
       break;
     case CollectiveKind::kAllGather:
       AllGather(parts);

@@ -51,7 +51,7 @@ class Peers {
     std::function<void(int peer, const absl::Status& why)> on_lost;
   };
 
-  // Connects all ranks of options.id; errors as ConnectGloo's.
+  // Connects all ranks of options.id; errors as ConnectTcp's.
   static absl::StatusOr<std::unique_ptr<Peers>> Connect(
       const CommunicatorOptions& options);
   // Closes the connections; no handler is called after it.

@@ -1,7 +1,6 @@
 #include "client/comm/shm/phases.h"
 
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include <climits>
 
 #include "base/clock.h"
+#include "base/processors.h"
 
 namespace coxswain {
 namespace {
@@ -30,14 +30,10 @@ void Relax() {
 
 // The processors that this process may run on, a bit for each.
 void PublishProcessors(std::atomic<uint64_t>* words) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return;
-  static_assert(CPU_SETSIZE == 64 * Phases::kProcessorWords);
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) {
-      words[cpu / 64].fetch_or(uint64_t{1} << (cpu % 64));
-    }
+  const Processors own = ProcessorsOfThread();
+  static_assert(Processors().size() == 64 * Phases::kProcessorWords);
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (own.test(i)) words[i / 64].fetch_or(uint64_t{1} << (i % 64));
   }
 }
 

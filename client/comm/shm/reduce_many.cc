@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/float16.h"
 #include "base/reduce_elements.h"
 
@@ -25,14 +26,24 @@ void Accumulate(const uint16_t* in, float* sum, int64_t count, ReduceOp op) {
                  static_cast<size_t>(count));
 }
 
+// Replaces values by quotients as they are stored in 16 bits.
+template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
+void Divide(const uint16_t* in, uint16_t* out, int64_t count, float divisor) {
+  for (int64_t i = 0; i < count; ++i) out[i] = kStore(kLoad(in[i]) / divisor);
+}
+
 template <float (*kLoad)(uint16_t), uint16_t (*kStore)(float)>
 void ReduceHalves(ReduceOp op, const std::vector<const char*>& inputs,
                   const std::vector<char*>& outputs, int64_t begin,
-                  int64_t count) {
+                  int64_t count, int divisor) {
   float sum[kBlock];
   uint16_t narrow[kBlock];
-  const auto at = [begin](const char* base) {
-    return reinterpret_cast<const uint16_t*>(base) + begin;
+  const auto at = [&](const char* base) -> const uint16_t* {
+    const uint16_t* const values =
+        reinterpret_cast<const uint16_t*>(base) + begin;
+    if (divisor == 1) return values;
+    Divide<kLoad, kStore>(values, narrow, count, static_cast<float>(divisor));
+    return narrow;
   };
   const uint16_t* const first = at(inputs[0]);
   for (int64_t i = 0; i < count; ++i) sum[i] = kLoad(first[i]);
@@ -49,20 +60,25 @@ void ReduceHalves(ReduceOp op, const std::vector<const char*>& inputs,
 void ReduceBlock(DType dtype, ReduceOp op,
                  const std::vector<const char*>& inputs,
                  const std::vector<char*>& outputs, int64_t begin,
-                 int64_t count) {
+                 int64_t count, int divisor) {
   alignas(64) char sum[kBlock * sizeof(double)];
   const int64_t width = static_cast<int64_t>(SizeOf(dtype));
   const size_t elements = static_cast<size_t>(count);
+  const auto add = [&](const void* so_far, size_t k) {
+    const char* const input = inputs[k] + begin * width;
+    if (divisor == 1) {
+      return ReduceElements(dtype, op, sum, so_far, input, elements);
+    }
+    AddQuotients(dtype, sum, so_far, /*divides_a=*/k == 1, input, divisor,
+                 elements);
+  };
   if (inputs.size() == 1) {
     std::memcpy(sum, inputs[0] + begin * width,
                 elements * static_cast<size_t>(width));
   } else {
-    ReduceElements(dtype, op, sum, inputs[0] + begin * width,
-                   inputs[1] + begin * width, elements);
+    add(inputs[0] + begin * width, 1);
   }
-  for (size_t k = 2; k < inputs.size(); ++k) {
-    ReduceElements(dtype, op, sum, sum, inputs[k] + begin * width, elements);
-  }
+  for (size_t k = 2; k < inputs.size(); ++k) add(sum, k);
   for (char* const output : outputs) {
     std::memcpy(output + begin * width, sum,
                 elements * static_cast<size_t>(width));
@@ -73,20 +89,21 @@ void ReduceBlock(DType dtype, ReduceOp op,
 
 void ReduceMany(DType dtype, ReduceOp op,
                 const std::vector<const char*>& inputs,
-                const std::vector<char*>& outputs, int64_t count) {
+                const std::vector<char*>& outputs, int64_t count, int divisor) {
+  COXSWAIN_CHECK(divisor == 1 || (op == ReduceOp::kSum && inputs.size() > 1));
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t block = std::min(kBlock, count - begin);
     switch (dtype) {
       case DType::kFloat16:
         ReduceHalves<Float16ToFloat, FloatToFloat16>(op, inputs, outputs, begin,
-                                                     block);
+                                                     block, divisor);
         break;
       case DType::kBFloat16:
         ReduceHalves<BFloat16ToFloat, FloatToBFloat16>(op, inputs, outputs,
-                                                       begin, block);
+                                                       begin, block, divisor);
         break;
       default:
-        ReduceBlock(dtype, op, inputs, outputs, begin, block);
+        ReduceBlock(dtype, op, inputs, outputs, begin, block, divisor);
     }
   }
 }

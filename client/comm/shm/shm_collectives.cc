@@ -175,6 +175,7 @@ void ShmCollectives::ReadSlots(const Operation& operation) {
   switch (operation.header.kind) {
     case CollectiveKind::kBarrier:
     case CollectiveKind::kMessage:
+    case CollectiveKind::kMean:
       return;
     case CollectiveKind::kAllReduce:
       ReduceMany(output.dtype, operation.header.op, Shift(slots, 0),

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/comm/back_end.h"
 
 namespace coxswain {
 namespace {
@@ -18,21 +19,12 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr timeval kSendTimeout = {10, 0};
 
+// A peer that does not take what is sent to it in time is EAGAIN.
 absl::Status Translate(const char* what) {
   const int error = errno;
-  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
-  switch (error) {
-    case EAGAIN:
-      return absl::DeadlineExceededError(message);
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ENOBUFS:
-    case ETOOMANYREFS:
-      return absl::ResourceExhaustedError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
+  const absl::Status status = SocketError(what, error);
+  return error == EAGAIN ? absl::DeadlineExceededError(status.message())
+                         : status;
 }
 
 // Returns the address, and its length.

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 
 #include "base/status_macros.h"
-#include "client/comm/tcp/wire.h"
+#include "client/comm/wire.h"
 
 namespace coxswain {
 namespace {
@@ -100,7 +101,7 @@ absl::StatusOr<int64_t> ControlStream::Flush() {
     const iovec parts[] = {
         {output.fixed.data() + of_fixed,
          static_cast<size_t>(kFixedBytes - of_fixed)},
-        {const_cast<char*>(output.bytes) + of_bytes,
+        {const_cast<char*>(output.bytes) + (of_bytes - output.skipped),
          static_cast<size_t>(
              std::min(output.size - kFixedBytes - of_bytes, kTurnBytes))}};
     COXSWAIN_ASSIGN_OR_RETURN(
@@ -112,6 +113,7 @@ absl::StatusOr<int64_t> ControlStream::Flush() {
     if (Answers(output.kind)) --answers_;
     output_.pop_front();
   }
+  if (ended_ && output_.empty()) stream_.EndSending();
   return total;
 }
 
@@ -173,6 +175,34 @@ absl::Status ControlStream::Read(const Handlers& handlers, int64_t limit) {
     COXSWAIN_RETURN_IF_ERROR(handlers.take(frame_));
   }
   return absl::OkStatus();
+}
+
+bool ControlStream::Own(Output* output) {
+  if (output->bytes == nullptr || output->memory != nullptr) return true;
+  const int64_t written = std::max<int64_t>(output->sent - kFixedBytes, 0);
+  const int64_t left = output->size - kFixedBytes - written;
+  if (left > kMaxCopied) return false;
+  const std::shared_ptr<char> copy(new char[static_cast<size_t>(left)],
+                                   std::default_delete<char[]>());
+  std::memcpy(copy.get(), output->bytes + (written - output->skipped),
+              static_cast<size_t>(left));
+  output->memory = copy;
+  output->bytes = copy.get();
+  output->skipped = written;
+  output->id = 0;  // it is not dropped with its message
+  return true;
+}
+
+void ControlStream::EndWith(const ControlFrame& last, absl::string_view bytes) {
+  if (ended_) return;
+  for (auto output = output_.begin(); output != output_.end();) {
+    const bool stays = HasBegun(*output) || Answers(output->kind);
+    output = stays ? std::next(output) : output_.erase(output);
+  }
+  if (!output_.empty() && !Own(&output_.front())) return End();
+  Queue(last, bytes.data());
+  Own(&output_.back());
+  ended_ = true;
 }
 
 void ControlStream::End() {

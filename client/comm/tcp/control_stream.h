@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/tcp/tcp_stream.h"
 #include "client/device/tensor.h"
@@ -94,14 +95,19 @@ class ControlStream {
   // INVALID_ARGUMENT, for what makes no sense.
   absl::Status Read(const Handlers& handlers, int64_t limit = kTurnBytes);
 
-  // Nothing more is written, nor what has not been yet.
-  void End();
+  // Writes this frame, as the last, before all but a frame that has been begun
+  // and answers, of which peers wait for some: others are dropped. No memory of
+  // the caller's is read any more: it copies what is to be written, up to
+  // kMaxCopied bytes, and drops the last frame, too, where that is more.
+  void EndWith(const ControlFrame& last, absl::string_view bytes);
+  static constexpr int64_t kMaxCopied = 16 << 20;
 
  private:
   struct Output {
     std::array<char, ControlFrame::kFixed> fixed = {};
     const char* bytes = nullptr;
-    int64_t size = 0;  // of all
+    int64_t skipped = 0;  // of the bytes: written before `bytes`
+    int64_t size = 0;     // of all
     int64_t sent = 0;
     uint64_t id = 0;  // of a message
     ControlFrame::Kind kind = ControlFrame::Kind::kEnd;
@@ -115,6 +121,11 @@ class ControlStream {
     return output.sent > 0 ||
            (&output == &output_.front() && stream_.sends_half());
   }
+
+  // Nothing more is written, nor what has not been yet.
+  void End();
+  // Copies the bytes that are still to be written; fails where it is too many.
+  static bool Own(Output* output);
 
   TcpStream stream_;
   std::deque<Output> output_;

@@ -1,13 +1,11 @@
 #include "client/comm/tcp/data_paths.h"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/processors.h"
 
 namespace coxswain {
 namespace {
@@ -17,8 +15,8 @@ namespace {
 constexpr absl::Duration kPathSpin = absl::Microseconds(50);
 
 absl::Duration ChooseSpin(int ranks_here) {
-  return sysconf(_SC_NPROCESSORS_ONLN) >= ranks_here ? kPathSpin
-                                                     : absl::ZeroDuration();
+  return ProcessorsOfSiblings() >= ranks_here ? kPathSpin
+                                              : absl::ZeroDuration();
 }
 
 }  // namespace

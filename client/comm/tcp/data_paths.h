@@ -28,7 +28,7 @@ namespace coxswain {
 // from the others.
 //
 // Waiting: where it is set to a short spin, as peers are about to send on
-// processors of their own (none where the host has fewer of them than ranks),
+// processors of their own (none where the ranks of the host may run on fewer),
 // then sleep.
 //
 // Threading: one thread at a time; Stop is for any thread.

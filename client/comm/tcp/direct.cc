@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/comm/shm/reduce_many.h"
+#include "client/comm/tcp/transfer.h"
 
 namespace coxswain {
 namespace {
@@ -92,15 +93,18 @@ class DirectExchange {
 
   void OnArrived(int64_t chunk) {
     if (++arrived_[static_cast<size_t>(chunk)] < size_ - 1) return;
-    std::vector<const char*> inputs;
-    for (int rank = 0; rank < size_; ++rank) {
-      inputs.push_back(rank == plan_.rank
-                           ? Part(plan_.to, rank)->chunk(chunk).data
-                           : Slot(rank, chunk));
-    }
-    const Piece result = plan_.result.chunk(chunk);
-    ReduceMany(plan_.dtype, plan_.op, inputs, {result.data},
-               result.bytes / static_cast<int64_t>(SizeOf(plan_.dtype)));
+    const auto width = static_cast<int64_t>(SizeOf(plan_.dtype));
+    std::vector<const char*> inputs(static_cast<size_t>(size_));
+    ForEachRun(Part(plan_.to, plan_.rank)->chunk(chunk),
+               plan_.result.chunk(chunk),
+               [&](int64_t at, const char* own, char* result, int64_t bytes) {
+                 for (int rank = 0; rank < size_; ++rank) {
+                   inputs[static_cast<size_t>(rank)] =
+                       rank == plan_.rank ? own : Slot(rank, chunk) + at;
+                 }
+                 ReduceMany(plan_.dtype, plan_.op, inputs, {result},
+                            bytes / width, plan_.divisor);
+               });
     reduced_[static_cast<size_t>(chunk)] = 1;
   }
 

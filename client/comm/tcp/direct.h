@@ -26,6 +26,7 @@ struct DirectPlan {
   int rank = 0;
   DType dtype = DType::kFloat32;
   ElementOp op = ElementOp::kSum;
+  int divisor = 1;  // of what is reduced: see ReduceMany
   // By rank; empty where there is no such part.
   std::vector<Chunked> to;
   std::vector<Chunked> from;

@@ -7,7 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/comm/tcp/wire.h"
+#include "client/comm/wire.h"
 
 namespace coxswain {
 namespace {

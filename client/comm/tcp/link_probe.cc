@@ -15,17 +15,14 @@ namespace {
 // A pause is so many times as long as the measurement before it.
 constexpr int kPause = 9;
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
-// Of rank 0 for what the others have measured: they may be some pairs behind.
-constexpr absl::Duration kCollect = absl::Minutes(1);
-// Of ranks that take no part in measuring, for the end of those that do.
-constexpr absl::Duration kWhole = absl::Minutes(30);
 
 }  // namespace
 
 LinkProbe::LinkProbe(TcpMessages* messages, int rank,
                      std::vector<uint64_t> host_ids,
                      std::shared_ptr<const CancelSignal> ended,
-                     std::shared_ptr<MeasuredLinks> known)
+                     std::shared_ptr<MeasuredLinks> known,
+                     const Timeouts& timeouts)
     : messages_(*messages),
       rank_(rank),
       host_ids_(std::move(host_ids)),
@@ -33,6 +30,7 @@ LinkProbe::LinkProbe(TcpMessages* messages, int rank,
       host_(hosts_.host_of(rank)),
       ended_(std::move(ended)),
       known_(std::move(known)),
+      timeouts_(timeouts),
       thread_([this] { Run(); }) {}
 
 int LinkProbe::PartnerOf(int host, int round, int hosts) {
@@ -58,13 +56,13 @@ void LinkProbe::Run() {
     } else {
       const absl::Status sent = messages_.Await(
           messages_.PostSend(0, TcpMessages::kOwnTag, SpanOfValues(&row)),
-          kWhole);
+          timeouts_.whole);
       if (!sent.ok()) return;
     }
   }
   const absl::Status shared =
       ShareValues(&messages_, rank_, static_cast<int>(host_ids_.size()), &costs,
-                  rank_ == 0 ? kTimeout : kWhole);
+                  rank_ == 0 ? timeouts_.answer : timeouts_.whole);
   // What rank 0 has is of use, whatever the others got.
   if (shared.ok() || rank_ == 0) Keep(costs);
 }
@@ -119,13 +117,13 @@ absl::StatusOr<absl::Duration> LinkProbe::Move(bool sends, int peer) {
     }
   };
   if (!sends) post_all();
-  absl::Status status = messages_.Await(sign, kTimeout);
+  absl::Status status = messages_.Await(sign, timeouts_.answer);
   const absl::Time begun = Clock::Real()->Now();
   if (sends && status.ok()) post_all();
   for (const TcpMessages::MessagePtr& message : messages) {
     // Each of them, as the memory is in use until then.
-    const absl::Status one =
-        messages_.Await(message, status.ok() ? kTimeout : absl::ZeroDuration());
+    const absl::Status one = messages_.Await(
+        message, status.ok() ? timeouts_.answer : absl::ZeroDuration());
     if (status.ok()) status = one;
   }
   if (!status.ok()) return status;
@@ -142,7 +140,7 @@ std::vector<int64_t> LinkProbe::Collect(const std::vector<int64_t>& own) {
         messages_.PostReceive(FirstRank(host), TcpMessages::kOwnTag,
                               SpanOfValues(&rows[static_cast<size_t>(host)])));
   }
-  const absl::Time end = Clock::Real()->Now() + kCollect;
+  const absl::Time end = Clock::Real()->Now() + timeouts_.collect;
   for (size_t host = 1; host < hosts; ++host) {
     const absl::Status status = messages_.Await(
         messages[host - 1],

@@ -25,22 +25,30 @@ namespace coxswain {
 // tenth of a link's time.
 //
 // Rank 0 collects what was measured, the slower way of each link, and gives it
-// to all ranks, for the next generation. A rank that does not answer within
-// kTimeout ends the part of its peers: what they have measured until then
-// counts. No error of the probe is one of the communicator.
+// to all ranks, for the next generation. A rank that does not answer in time
+// ends the part of its peers: what they have measured until then counts. No
+// error of the probe is one of the communicator.
 class LinkProbe {
  public:
   static constexpr int kPasses = 5;
   static constexpr int kMessages = 4;
   static constexpr int64_t kMessageBytes = 128 << 10;
-  static constexpr absl::Duration kTimeout = absl::Seconds(10);
+
+  // How long a rank waits.
+  struct Timeouts {
+    absl::Duration answer = absl::Seconds(10);  // for a peer, at each message
+    // Rank 0 for what the others have measured: they may be some pairs behind.
+    absl::Duration collect = absl::Minutes(1);
+    // Ranks that take no part in measuring, for the end of those that do.
+    absl::Duration whole = absl::Minutes(30);
+  };
 
   // Begins at once, on a thread of its own. All ranks of the group do; the ids
   // are by rank. `known` may be null. `messages` outlives it, and is stopped
   // before it is destroyed, as `ended` is raised.
   LinkProbe(TcpMessages* messages, int rank, std::vector<uint64_t> host_ids,
             std::shared_ptr<const CancelSignal> ended,
-            std::shared_ptr<MeasuredLinks> known);
+            std::shared_ptr<MeasuredLinks> known, const Timeouts& timeouts);
   ~LinkProbe() { thread_.join(); }
   LinkProbe(const LinkProbe&) = delete;
   LinkProbe& operator=(const LinkProbe&) = delete;
@@ -75,6 +83,7 @@ class LinkProbe {
   const int host_;  // this one
   const std::shared_ptr<const CancelSignal> ended_;
   const std::shared_ptr<MeasuredLinks> known_;
+  const Timeouts timeouts_;
   std::vector<char> buffer_;
   std::thread thread_;
 };

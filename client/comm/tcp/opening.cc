@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "client/comm/tcp/wire.h"
+#include "client/comm/wire.h"
 
 namespace coxswain {
 namespace {

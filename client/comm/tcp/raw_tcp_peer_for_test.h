@@ -19,7 +19,7 @@
 #include "client/comm/tcp/hello.h"
 #include "client/comm/tcp/lookup.h"
 #include "client/comm/tcp/tcp_socket.h"
-#include "client/comm/tcp/wire.h"
+#include "client/comm/wire.h"
 
 namespace coxswain {
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/reduce_elements.h"
+#include "client/comm/tcp/transfer.h"
 
 namespace coxswain {
 namespace {
@@ -93,20 +94,25 @@ class Ring {
   }
 
   // Returns where a step's sum goes.
-  char* SumOf(const Place& place) const {
+  Piece SumOf(const Place& place) const {
     const int slice = SliceReceived(place.step);
-    if (place.step == size_ - 2) return plan_.result.chunk(place.chunk).data;
-    if (plan_.in_place) {
-      return plan_.input[static_cast<size_t>(slice)].chunk(place.chunk).data;
-    }
-    return scratch_ + stripes_ * chunk_bytes_ +
-           (place.step % 2) * slice_bytes_ + place.chunk * chunk_bytes_;
+    if (place.step == size_ - 2) return plan_.result.chunk(place.chunk);
+    const Piece own =
+        plan_.input[static_cast<size_t>(slice)].chunk(place.chunk);
+    if (plan_.in_place) return own;
+    return {scratch_ + stripes_ * chunk_bytes_ +
+                (place.step % 2) * slice_bytes_ + place.chunk * chunk_bytes_,
+            own.bytes};
+  }
+
+  // Returns where a chunk arrives to be reduced.
+  char* Arrived(int64_t i) const {
+    return scratch_ + (i % stripes_) * chunk_bytes_;
   }
 
   Piece Sent(int64_t i) const {
     const Place place = PlaceOf(outgoing_, i);
     const int slice = SliceSent(place.step);
-    Piece piece = Layout(slice).chunk(place.chunk);
     if (place.step > first_) {
       // It is what came in the step before.
       const int64_t came =
@@ -114,22 +120,17 @@ class Ring {
       if (received_[static_cast<size_t>(came)] == 0) return Piece();
     }
     if (place.step >= size_ - 1) {
-      piece.data =
-          plan_.gathered[static_cast<size_t>(slice)].chunk(place.chunk).data;
-    } else if (place.step > 0) {
-      piece.data = SumOf({place.step - 1, place.chunk});
+      return plan_.gathered[static_cast<size_t>(slice)].chunk(place.chunk);
     }
-    return piece;
+    return place.step > 0 ? SumOf({place.step - 1, place.chunk})
+                          : Layout(slice).chunk(place.chunk);
   }
 
   Piece Received(int64_t i) const {
     const Place place = PlaceOf(incoming_, i);
     const int slice = SliceReceived(place.step);
-    Piece piece = Layout(slice).chunk(place.chunk);
     if (!reduces(place.step)) {
-      piece.data =
-          plan_.gathered[static_cast<size_t>(slice)].chunk(place.chunk).data;
-      return piece;
+      return plan_.gathered[static_cast<size_t>(slice)].chunk(place.chunk);
     }
     if (!plan_.in_place && place.step >= 2 &&
         place.chunk < Layout(SliceSent(place.step - 1)).chunks()) {
@@ -137,8 +138,7 @@ class Ring {
       const int64_t gone = IndexOf(outgoing_, place.step - 1, place.chunk);
       if (sent_[static_cast<size_t>(gone)] == 0) return Piece();
     }
-    piece.data = scratch_ + (i % stripes_) * chunk_bytes_;
-    return piece;
+    return {Arrived(i), Layout(slice).chunk(place.chunk).bytes};
   }
 
   void OnReceived(int64_t i) {
@@ -148,9 +148,21 @@ class Ring {
     const Piece own =
         plan_.input[static_cast<size_t>(SliceReceived(place.step))].chunk(
             place.chunk);
-    ReduceElements(plan_.dtype, plan_.op, SumOf(place),
-                   scratch_ + (i % stripes_) * chunk_bytes_, own.data,
-                   static_cast<size_t>(own.bytes) / SizeOf(plan_.dtype));
+    const auto width = static_cast<int64_t>(SizeOf(plan_.dtype));
+    ForEachRun(own, SumOf(place),
+               [&](int64_t at, const char* part, char* sum, int64_t bytes) {
+                 const auto count = static_cast<size_t>(bytes / width);
+                 const char* const arrived = Arrived(i) + at;
+                 if (plan_.divisor == 1) {
+                   ReduceElements(plan_.dtype, plan_.op, sum, arrived, part,
+                                  count);
+                 } else {
+                   // In the first step a rank's own elements arrive, then sums.
+                   AddQuotients(plan_.dtype, sum, arrived,
+                                /*divides_a=*/place.step == 0, part,
+                                plan_.divisor, count);
+                 }
+               });
   }
 
   DataPaths& paths_;

@@ -51,6 +51,8 @@ struct RingPlan {
   int rank = 0;
   DType dtype = DType::kFloat32;
   ElementOp op = ElementOp::kSum;
+  // Of what each rank contributes to a sum, before it is added.
+  int divisor = 1;
   // By rank: what this rank contributes to each slice; empty where nothing is
   // reduced.
   std::vector<Chunked> input;

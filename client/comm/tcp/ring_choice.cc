@@ -56,6 +56,20 @@ std::string Speed(int64_t picoseconds) {
       1e6 / static_cast<double>(std::max<int64_t>(picoseconds, 1)));
 }
 
+// Returns the words for a ring's slowest link, with the first ranks of its
+// hosts.
+std::string SlowestLink(const HostRing& ring, const LinkCosts& costs,
+                        const Hosts& hosts) {
+  for (size_t i = 0; i < ring.hosts.size(); ++i) {
+    const int from = ring.hosts[i];
+    const int to = ring.hosts[(i + 1) % ring.hosts.size()];
+    if (costs.at(from, to) != ring.slowest) continue;
+    return absl::StrCat("link from the host of rank ", hosts.ranks(from)[0],
+                        " to that of rank ", hosts.ranks(to)[0]);
+  }
+  return "link";
+}
+
 }  // namespace
 
 RingChoice ChooseRing(const std::vector<uint64_t>& host_ids,
@@ -80,16 +94,16 @@ RingChoice ChooseRing(const std::vector<uint64_t>& host_ids,
   const HostRing by_rank = RingByNumber(known.costs);
   const HostRing best = FindRing(known.costs);
   if (by_rank.slowest * 100 <= best.slowest * (100 + kGain)) {
-    choice.reason =
-        absl::StrCat("by rank: its slowest link has ", Speed(by_rank.slowest),
-                     ", and that of no ring found over ", Speed(best.slowest));
+    choice.reason = absl::StrCat(
+        "by rank: its slowest ", SlowestLink(by_rank, known.costs, hosts),
+        " has ", Speed(by_rank.slowest), ", and that of no ring found over ",
+        Speed(best.slowest));
   } else {
     choice.ranks = RanksOfRing(best.hosts, hosts);
     choice.reason = absl::StrCat(
-        "by measured links: the slowest in the ring "
-        "has ",
-        Speed(best.slowest), ", by rank it would have ",
-        Speed(by_rank.slowest));
+        "by measured links: the slowest ",
+        SlowestLink(best, known.costs, hosts), " has ", Speed(best.slowest),
+        ", by rank it would have ", Speed(by_rank.slowest));
   }
   if (known.missing > 0) {
     absl::StrAppend(&choice.reason, "; ", known.missing, " of ",

@@ -40,8 +40,9 @@ TEST(RingChoiceTest, ASlowLinkIsLeftOut) {
       ChooseRing({101, 102, 103, 104, 105}, SlowNeighbours(5));
   EXPECT_THAT(choice.ranks, ElementsAre(0, 2, 4, 1, 3));
   EXPECT_EQ(Describe(choice),
-            "0 2 4 1 3; by measured links: the slowest in the ring has 125 "
-            "MB/s, by rank it would have 62.5 MB/s");
+            "0 2 4 1 3; by measured links: the slowest link from the host of "
+            "rank 0 to that of rank 2 has 125 MB/s, by rank it would have 62.5 "
+            "MB/s");
 }
 
 TEST(RingChoiceTest, RanksOfOneHostStayTogether) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/shm/reduce_many.h"
@@ -74,10 +75,10 @@ void TcpCollectives::Begin(const Operation& operation) {
   const int64_t bytes = BytesWithOpening(operation, rank_);
   std::vector<Piece> data;
   std::vector<int64_t> expected;
+  small_ = bytes > 0 ? Pack(operation) : nullptr;
   for (int peer = 0; peer < size_; ++peer) {
-    char* const first = DataOf(operation.input);
     const bool sliced = HasSlicesFor(operation.header.kind) && bytes > 0;
-    data.push_back({sliced ? first + peer * bytes : first, bytes});
+    data.push_back({sliced ? small_ + peer * bytes : small_, bytes});
     expected.push_back(BytesWithOpening(operation, peer));
   }
   opening_.Begin(header, std::move(data), std::move(expected));
@@ -133,6 +134,10 @@ void TcpCollectives::Finish(const Operation& operation) {
       return;
     case CollectiveKind::kAllReduce:
       return ReduceArrived(operation, DataOf(input));
+    case CollectiveKind::kMean:
+      if (size_ == 1) return;
+      ReduceArrived(operation, small_);
+      return Unpack(operation);
     case CollectiveKind::kReduceScatter:
       return ReduceArrived(operation, DataOf(input) + rank_ * slice);
     case CollectiveKind::kBroadcast:
@@ -152,6 +157,27 @@ void TcpCollectives::Finish(const Operation& operation) {
   }
 }
 
+char* TcpCollectives::Pack(const Operation& operation) {
+  if (operation.runs == nullptr || size_ == 1) return DataOf(operation.input);
+  char* const packed = packed_.Get(operation.input.bytes());
+  COXSWAIN_CHECK(packed != nullptr);
+  char* to = packed;
+  for (const MemoryRun& run : operation.runs->all()) {
+    CopyBytes(to, run.data, run.bytes);
+    to += run.bytes;
+  }
+  return packed;
+}
+
+void TcpCollectives::Unpack(const Operation& operation) const {
+  if (operation.runs == nullptr) return;
+  const char* from = small_;
+  for (const MemoryRun& run : operation.runs->all()) {
+    CopyBytes(run.data, from, run.bytes);
+    from += run.bytes;
+  }
+}
+
 void TcpCollectives::ReduceArrived(const Operation& operation,
                                    const char* own) {
   const Span& output = operation.output;
@@ -160,8 +186,9 @@ void TcpCollectives::ReduceArrived(const Operation& operation,
   for (int peer = 0; peer < size_; ++peer) {
     inputs.push_back(peer == rank_ ? own : opening_.data(peer));
   }
-  ReduceMany(output.dtype, operation.header.op, inputs, {DataOf(output)},
-             output.count);
+  char* const result = operation.runs == nullptr ? DataOf(output) : small_;
+  ReduceMany(output.dtype, operation.header.op, inputs, {result}, output.count,
+             DivisorOf(operation));
 }
 
 bool TcpCollectives::UsesRing(DType dtype) const {
@@ -174,7 +201,8 @@ int64_t TcpCollectives::ChunkBytes(int64_t slice_bytes) const {
   return std::min(tuning_.chunk_bytes, half);
 }
 
-std::vector<Chunked> TcpCollectives::Shares(const Span& span) const {
+std::vector<Chunked> TcpCollectives::Shares(const Span& span,
+                                            const Runs* runs) const {
   const auto width = static_cast<int64_t>(SizeOf(span.dtype));
   const int64_t each = RoundUp(span.count / size_ + 1, kCacheLine) * width;
   std::vector<Chunked> slices;
@@ -182,6 +210,10 @@ std::vector<Chunked> TcpCollectives::Shares(const Span& span) const {
     const int64_t begin = std::min(span.bytes(), each * rank);
     slices.push_back({DataOf(span) + begin,
                       std::min(each, span.bytes() - begin), ChunkBytes(each)});
+    if (runs == nullptr || slices.back().bytes == 0) continue;
+    slices.back().data = runs->From(begin).data;
+    slices.back().runs = runs;
+    slices.back().begin = begin;
   }
   return slices;
 }
@@ -199,7 +231,9 @@ absl::Status TcpCollectives::RunLarge(const Operation& operation) {
   const Span& input = operation.input;
   switch (operation.header.kind) {
     case CollectiveKind::kAllReduce:
-      return Reduce(operation, Shares(input), /*gathers=*/true);
+    case CollectiveKind::kMean:
+      return Reduce(operation, Shares(input, operation.runs.get()),
+                    /*gathers=*/true);
     case CollectiveKind::kReduceScatter:
       return Reduce(operation, EqualSlices(input), /*gathers=*/false);
     case CollectiveKind::kBroadcast:
@@ -225,6 +259,7 @@ absl::Status TcpCollectives::Reduce(const Operation& operation,
     plan.rank = rank_;
     plan.dtype = output.dtype;
     plan.op = operation.header.op;
+    plan.divisor = DivisorOf(operation);
     plan.input = slices;
     plan.result = result;
     plan.in_place = gathers;
@@ -235,6 +270,7 @@ absl::Status TcpCollectives::Reduce(const Operation& operation,
   plan.rank = rank_;
   plan.dtype = output.dtype;
   plan.op = operation.header.op;
+  plan.divisor = DivisorOf(operation);
   plan.to = slices;
   plan.result = result;
   if (gathers) plan.gathered = slices;

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_COMM_TCP_TCP_COLLECTIVES_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "client/comm/tcp/direct.h"
 #include "client/comm/tcp/opening.h"
 #include "client/comm/tcp/ring.h"
+#include "client/comm/tcp/runs.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
@@ -57,6 +59,9 @@ class TcpCollectives {
     CollectiveHeader header;  // but for its sequence number
     Span input;               // without memory: nothing moves
     Span output;              // as input where a collective is in place
+    // Of a mean: where its elements are, of which input and output have the
+    // first, and the count of all.
+    std::shared_ptr<const Runs> runs = nullptr;
   };
 
   // `name` is of the communicator, for errors.
@@ -82,6 +87,10 @@ class TcpCollectives {
                                       absl::Time until);
   // Forms the result of a small operation.
   void Finish(const Operation& operation);
+  // Returns the input of a small operation, without gaps ...
+  char* Pack(const Operation& operation);
+  // ... and puts the result back where the input had any.
+  void Unpack(const Operation& operation) const;
   void ReduceArrived(const Operation& operation, const char* own);
   absl::Status RunLarge(const Operation& operation);
   absl::Status Reduce(const Operation& operation,
@@ -89,9 +98,13 @@ class TcpCollectives {
   absl::Status Gather(const Operation& operation);
   absl::Status Transpose(const Operation& operation);
   bool UsesRing(DType dtype) const;
+  // What each rank's elements are divided by before they are added.
+  int DivisorOf(const Operation& operation) const {
+    return operation.header.kind == CollectiveKind::kMean ? size_ : 1;
+  }
   // Returns a span's slices: as many as ranks, in whole cache lines, or of
-  // equal size.
-  std::vector<Chunked> Shares(const Span& span) const;
+  // equal size. `runs` may be null.
+  std::vector<Chunked> Shares(const Span& span, const Runs* runs) const;
   std::vector<Chunked> EqualSlices(const Span& span) const;
   // Chunks of whole elements; at least two of a slice, so that one can be added
   // while the other travels.
@@ -108,8 +121,10 @@ class TcpCollectives {
   const absl::Duration timeout_;
   const TcpTuning tuning_;
   const int64_t small_bytes_;
+  char* small_ = nullptr;  // the input of the small operation begun last
   Opening opening_;
   Scratch scratch_;
+  Scratch packed_;  // a small operation's input that has gaps, without them
   uint64_t turn_ = 0;
   absl::Time deadline_;
 };

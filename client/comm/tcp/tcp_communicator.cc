@@ -23,6 +23,8 @@
 #include "client/comm/tcp/peer_ends.h"
 #include "client/comm/tcp/ring_choice.h"
 #include "client/comm/tcp/ring_order.h"
+#include "client/comm/tcp/runs.h"
+#include "client/comm/tcp/tcp_collectives.h"
 #include "client/comm/tcp/tcp_messages.h"
 
 namespace coxswain {
@@ -68,6 +70,7 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   absl::Status Open(CancelSignal* parent);
 
   absl::string_view backend() const override { return "tcp"; }
+  bool has_mean() const override { return true; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return sent_->bytes(); }
   void WatchPeerLosses(OnLost on_lost) override { ends_.Watch(on_lost); }
@@ -77,25 +80,32 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
     return CheckOnHost(*this, span);
   }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    return Start(HeaderOf(CollectiveKind::kAllReduce, span, op), span, span);
+    return Start({HeaderOf(CollectiveKind::kAllReduce, span, op), span, span});
   }
   WorkPtr DoBroadcast(Span span, int root) override {
     return Start(
-        HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
-        span);
+        {HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
+         span});
   }
   WorkPtr DoAgree(const CollectiveHeader& header) override {
-    return Start(header, {}, {});
+    return Start({header, {}, {}});
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Start(HeaderOf(CollectiveKind::kAllGather, input), input, output);
+    return Start({HeaderOf(CollectiveKind::kAllGather, input), input, output});
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Start(HeaderOf(CollectiveKind::kReduceScatter, input, op), input,
-                 output);
+    return Start(
+        {HeaderOf(CollectiveKind::kReduceScatter, input, op), input, output});
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Start(HeaderOf(CollectiveKind::kAllToAll, input), input, output);
+    return Start({HeaderOf(CollectiveKind::kAllToAll, input), input, output});
+  }
+  WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all) override {
+    Span first = parts[0];
+    first.count = all.count;
+    return Start(
+        {HeaderOf(CollectiveKind::kMean, all), first, first,
+         parts.size() == 1 ? nullptr : std::make_shared<const Runs>(parts)});
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
     return Message(/*sends=*/true, span, peer, tag);
@@ -115,8 +125,7 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
       const std::vector<int>& ranks) override;
 
  private:
-  WorkPtr Start(const CollectiveHeader& header, const Span& input,
-                const Span& output);
+  WorkPtr Start(const TcpCollectives::Operation& operation);
   WorkPtr Message(bool sends, const Span& span, int peer, uint32_t tag);
   absl::StatusOr<RingChoice> AgreeOnRing();
   absl::Status WhyGone(int peer, const absl::Status& status);
@@ -158,7 +167,7 @@ absl::Status TcpCommunicator::Open(CancelSignal* parent) {
                        name_, options_.timeout, tuning_);
   if (choice->measures) {
     probe_ = std::make_unique<LinkProbe>(&*messages_, rank(), host_ids_, ended_,
-                                         options_.links);
+                                         options_.links, LinkProbe::Timeouts());
   }
   return absl::OkStatus();
 }
@@ -185,9 +194,7 @@ absl::StatusOr<RingChoice> TcpCommunicator::AgreeOnRing() {
   return choice;
 }
 
-WorkPtr TcpCommunicator::Start(const CollectiveHeader& header,
-                               const Span& input, const Span& output) {
-  const TcpCollectives::Operation operation = {header, input, output};
+WorkPtr TcpCommunicator::Start(const TcpCollectives::Operation& operation) {
   if (collectives_->IsSmall(operation)) {
     WorkPtr work = executor_->TryRunAssisted(
         [&] { collectives_->Begin(operation); },

@@ -42,6 +42,7 @@ CommunicatorCase TcpCase() {
   result.name = "Tcp";
   result.make_group = MakeGroup;
   result.channels = true;
+  result.mean = true;
   result.has_wire = true;
   return result;
 }
@@ -63,6 +64,7 @@ CommunicatorCase TunedCase(const std::string& name, int direct_ranks) {
     return MakeTunedGroup(size, timeout, InChunksBy(direct_ranks));
   };
   result.channels = true;
+  result.mean = true;
   result.has_wire = true;
   return result;
 }

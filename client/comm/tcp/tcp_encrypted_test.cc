@@ -59,6 +59,7 @@ CommunicatorCase EncryptedCase(const std::string& name,
   };
   result.has_wire = true;
   result.channels = true;
+  result.mean = true;
   return result;
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +17,7 @@
 #include "client/comm/tcp/raw_tcp_peer_for_test.h"
 #include "client/comm/tcp/tcp_communicator.h"
 #include "client/comm/tcp/tcp_messages.h"
-#include "client/comm/tcp/wire.h"
+#include "client/comm/wire.h"
 #include "client/comm/work.h"
 #include "tests/conformance/connected_group.h"
 
@@ -235,6 +237,62 @@ TEST_F(TcpFailuresTest, WhoseConnectionBrokeIsTold) {
               StatusIs(absl::StatusCode::kUnknown, "peer 1"));
 }
 
+// What rank 1 reads until rank 0 has ended the connection.
+std::string Everything(const UniqueFd& control) {
+  std::string all;
+  while (true) {
+    const std::string more = RawTcpPeer::Read(control, 1 << 20);
+    all += more;
+    if (more.size() < (1 << 20)) return all;
+  }
+}
+
+TEST_F(TcpFailuresTest, AReasonArrivesBehindNoMessageThatHasNotBegun) {
+  Connect(kMinute);
+  // More than fits between two sockets.
+  std::vector<WorkPtr> works;
+  ControlFrame clear = MessageFrame(ControlFrame::Kind::kClear);
+  for (clear.id = 1; clear.id <= 16; ++clear.id) {
+    works.push_back(rank_0_->Send(FloatSpan(&data_), 1, 3));
+    Control(clear);
+  }
+  const size_t begun = 17 * ControlFrame::kFixed + 1;
+  EXPECT_EQ(RawTcpPeer::Read(peer_->control, begun).size(), begun);
+  rank_0_->Abort("the hook broke");
+  const std::string all = Everything(peer_->control);
+  EXPECT_THAT(all, testing::EndsWith("the hook broke"));
+  EXPECT_LT(all.size(), size_t{64} << 20);
+}
+
+TEST_F(TcpFailuresTest, AReasonArrivesBehindAMessageThatHasBegun) {
+  data_.resize(4 << 20);
+  Connect(kMinute);
+  const WorkPtr work = rank_0_->Send(FloatSpan(&data_), 1, 3);
+  Control(MessageFrame(ControlFrame::Kind::kClear));
+  constexpr size_t kBegun = 2 * ControlFrame::kFixed + 1;
+  EXPECT_EQ(RawTcpPeer::Read(peer_->control, kBegun).size(), kBegun);
+  rank_0_->Abort("the hook broke");
+  ASSERT_FALSE(work->Wait(kMinute).ok());
+  // It is the program's again, and not what the peer gets.
+  std::fill(data_.begin(), data_.end(), 7.0f);
+  data_.clear();
+  data_.shrink_to_fit();
+  const std::string all = Everything(peer_->control);
+  EXPECT_THAT(all, testing::EndsWith("the hook broke"));
+  EXPECT_GE(all.size(), (size_t{16} << 20) - 1);
+}
+
+TEST_F(TcpFailuresTest, ConnectionsOfAnAbortedCommunicatorAreNotReported) {
+  Connect(kMinute);
+  std::atomic<int> told{0};
+  dynamic_cast<PeerLossSource&>(*rank_0_).WatchPeerLosses(
+      [&told](int) { ++told; });
+  rank_0_->Abort("enough");
+  peer_->control.Close();
+  rank_0_.reset();
+  EXPECT_EQ(told, 0);
+}
+
 TEST_F(TcpFailuresTest, StrangersDoNotDisturbConnecting) {
   std::vector<UniqueFd> silent;
   Connect(kMinute, [&](RawTcpPeer* peer) {
@@ -290,6 +348,24 @@ TEST(TcpConnectTest, AMissingRankIsNamed) {
                                           absl::Milliseconds(200))),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("missing: rank 0")));
+}
+
+// A store that fails, as one does whose coordinator is lost.
+class BrokenStore : public RendezvousStore {
+ public:
+  absl::Status Set(absl::string_view, absl::string_view) override {
+    return absl::UnavailableError("the coordinator is lost");
+  }
+  absl::StatusOr<std::string> Get(absl::string_view, absl::Duration) override {
+    return absl::UnavailableError("the coordinator is lost");
+  }
+};
+
+TEST(TcpConnectTest, ErrorsOfTheStoreComeThrough) {
+  EXPECT_THAT(ConnectTcp(TestGroupOptions(0, 2, std::make_shared<BrokenStore>(),
+                                          absl::Seconds(5))),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("the coordinator is lost")));
 }
 
 TEST(TcpConnectTest, AnAddressThatIsNotOursIsAnError) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/peer_text.h"
 
 namespace coxswain {
@@ -16,6 +17,9 @@ using Kind = ControlFrame::Kind;
 
 // In the place of a rank: the descriptor that ends the wait.
 constexpr uint32_t kWakeMark = 0xffffffffu;
+
+// How long a communicator that goes waits for peers to take its last reason.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 }  // namespace
 
@@ -82,19 +86,38 @@ void TcpMessages::UpdateEvents(int rank) {
 
 void TcpMessages::Watch() {
   std::array<epoll_event, 64> events;
-  while (true) {
-    const int ready = epoll_wait(epoll_.get(), events.data(),
-                                 static_cast<int>(events.size()), -1);
+  absl::Time end = absl::InfiniteFuture();
+  while (end == absl::InfiniteFuture() ||
+         (HasOutput() && Clock::Real()->Now() < end)) {
+    const int ready = epoll_wait(
+        epoll_.get(), events.data(), static_cast<int>(events.size()),
+        end == absl::InfiniteFuture()
+            ? -1
+            : static_cast<int>(absl::ToInt64Milliseconds(
+                  std::max(end - Clock::Real()->Now(), absl::ZeroDuration()))));
     for (int i = 0; i < ready; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
-      if (event.data.u32 == kWakeMark) return;
+      if (event.data.u32 == kWakeMark) {
+        wake_.Clear();
+        end = Clock::Real()->Now() + kLastWords;
+        continue;
+      }
       Serve(static_cast<int>(event.data.u32),
-            (event.events & ~uint32_t{EPOLLOUT}) != 0);
+            (event.events & ~uint32_t{EPOLLOUT}) != 0
+                ? ControlStream::kTurnBytes
+                : 0);
     }
   }
 }
 
-void TcpMessages::Serve(int rank, bool reads) {
+bool TcpMessages::HasOutput() {
+  MutexLock lock(&mutex_);
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& peer) {
+    return !peer->lost && peer->stream.has_output();
+  });
+}
+
+void TcpMessages::Serve(int rank, int64_t bytes) {
   bool lost = false;
   {
     MutexLock lock(&mutex_);
@@ -109,7 +132,7 @@ void TcpMessages::Serve(int rank, bool reads) {
         [&](const ControlFrame& frame)
             ABSL_NO_THREAD_SAFETY_ANALYSIS { return Take(rank, frame); };
     absl::Status read;
-    if (reads) read = peer.stream.Read(handlers);
+    if (bytes > 0) read = peer.stream.Read(handlers, bytes);
     if (!read.ok() && !peer.lost) {
       Lose(rank,
            absl::UnavailableError(
@@ -274,7 +297,7 @@ void TcpMessages::Stop(absl::string_view why) {
   MutexLock lock(&mutex_);
   if (stopped_) return;
   stopped_ = true;
-  end_text_ = Shorten(why, ControlFrame::kMaxText);
+  const std::string end_text = Shorten(why, ControlFrame::kMaxText);
   for (const auto* const messages : {&sends_, &arriving_}) {
     for (const auto& [key, message] : *messages) message->changed.NotifyAll();
   }
@@ -285,13 +308,14 @@ void TcpMessages::Stop(absl::string_view why) {
   }
   ControlFrame frame;
   frame.kind = Kind::kEnd;
-  frame.bytes = static_cast<int64_t>(end_text_.size());
+  frame.bytes = static_cast<int64_t>(end_text.size());
   for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
     if (rank == rank_) continue;
-    PeerOf(rank).stream.Queue(frame, end_text_.data());
+    // What was queued before may be what others wait for; the reason waits for
+    // none of it.
     Flush(rank);
-    PeerOf(rank).stream.End();
-    UpdateEvents(rank);
+    PeerOf(rank).stream.EndWith(frame, end_text);
+    Flush(rank);
   }
 }
 

@@ -75,12 +75,15 @@ class TcpMessages {
   // INVALID_ARGUMENT where the ends differ.
   absl::Status Await(const MessagePtr& message, absl::Duration timeout);
 
-  // Takes what a peer has sent already, on the calling thread: what it sent
-  // before it closed another connection is known after that.
-  void Look(int peer) { Serve(peer, /*reads=*/true); }
+  // Takes what a peer has sent already, on the calling thread, up to
+  // kLookBytes: what it sent before it closed another connection is known after
+  // that.
+  void Look(int peer) { Serve(peer, kLookBytes); }
+  // More than a system keeps of one connection.
+  static constexpr int64_t kLookBytes = 64 << 20;
 
   // Ends all waits, now and later, those of channels too, and sends the peers
-  // the reason.
+  // the reason, ahead of messages that have not begun.
   void Stop(absl::string_view why);
 
   TcpChannels& channels() { return slots_; }
@@ -109,8 +112,9 @@ class TcpMessages {
 
   MessagePtr NewMessage(bool sends, int peer, uint32_t tag, const Span& span);
   void Watch();
-  // Reads where it is asked to, and writes what is due.
-  void Serve(int peer, bool reads);
+  // Reads so many bytes at most, and writes what is due.
+  void Serve(int peer, int64_t bytes);
+  bool HasOutput();
   absl::StatusOr<char*> Place(int peer, const ControlFrame& frame)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Take(int peer, const ControlFrame& frame)
@@ -152,7 +156,6 @@ class TcpMessages {
   UniqueFd epoll_;
   Mutex mutex_;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string end_text_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<int, uint32_t>, Channel> channels_ ABSL_GUARDED_BY(mutex_);
   std::map<Key, MessagePtr> sends_ ABSL_GUARDED_BY(mutex_);  // by receiver

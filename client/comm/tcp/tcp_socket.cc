@@ -9,14 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "client/comm/back_end.h"
 
 namespace coxswain {
 namespace {
@@ -26,19 +25,6 @@ constexpr int kListenBacklog = 1024;
 constexpr int kIdleSeconds = 15;
 constexpr int kProbeSeconds = 5;
 constexpr int kProbes = 6;
-
-absl::Status TranslateErrno(absl::string_view what, int error) {
-  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
-  switch (error) {
-    case EMFILE:
-    case ENFILE:
-    case ENOMEM:
-    case ENOBUFS:
-      return absl::ResourceExhaustedError(message);
-    default:
-      return absl::UnavailableError(message);
-  }
-}
 
 void SetOption(const UniqueFd& socket, int level, int option, int value) {
   setsockopt(socket.get(), level, option, &value, sizeof(value));
@@ -62,7 +48,7 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, int port,
 
 absl::StatusOr<UniqueFd> OpenSocket(int family) {
   UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) return TranslateErrno("creating a socket", errno);
+  if (!fd.valid()) return SocketError("creating a socket", errno);
   return fd;
 }
 
@@ -90,7 +76,7 @@ absl::StatusOr<TcpListener> ListenTcp(const std::string& address) {
   COXSWAIN_ASSIGN_OR_RETURN(listener.socket, OpenSocket(found->ai_family));
   if (bind(listener.socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
       listen(listener.socket.get(), kListenBacklog) != 0) {
-    return TranslateErrno(
+    return SocketError(
         absl::StrCat("listening for peers at ", address,
                      ", which must be an address of this machine"),
         errno);
@@ -108,7 +94,7 @@ absl::StatusOr<UniqueFd> AcceptTcp(const UniqueFd& listener) {
         errno != ENOBUFS) {
       return fd;
     }
-    return TranslateErrno("accepting a peer", errno);
+    return SocketError("accepting a peer", errno);
   }
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   return fd;
@@ -122,7 +108,7 @@ absl::StatusOr<UniqueFd> BeginConnectTcp(const TcpAddress& address) {
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 &&
       errno != EINPROGRESS) {
-    return TranslateErrno(absl::StrCat("connecting to ", address.host), errno);
+    return SocketError(absl::StrCat("connecting to ", address.host), errno);
   }
   return fd;
 }
@@ -134,7 +120,7 @@ absl::Status ConnectResult(const UniqueFd& socket) {
     error = errno;
   }
   if (error == 0) return absl::OkStatus();
-  return TranslateErrno("connecting", error);
+  return SocketError("connecting", error);
 }
 
 void KeepAlive(const UniqueFd& socket) {
@@ -156,7 +142,7 @@ absl::StatusOr<int64_t> SendSome(const UniqueFd& socket, const iovec* parts,
         sendmsg(socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return sent;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    if (errno != EINTR) return TranslateErrno("sending", errno);
+    if (errno != EINTR) return SocketError("sending", errno);
   }
 }
 
@@ -174,7 +160,7 @@ absl::StatusOr<int64_t> ReceiveSome(const UniqueFd& socket, void* data,
       return absl::UnavailableError("it closed the connection");
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
-    if (errno != EINTR) return TranslateErrno("receiving", errno);
+    if (errno != EINTR) return SocketError("receiving", errno);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -217,6 +218,132 @@ TEST_F(TlsChannelTest, KeysChangeAmidTheBytes) {
   EXPECT_TRUE(Move(caller_.get(), called_.get(), text, 40) == text);
   EXPECT_TRUE(Move(called_.get(), caller_.get(), text, 40) == text);
   EXPECT_TRUE(Move(caller_.get(), called_.get(), text, 40) == text);
+}
+
+// A caller whose connection has no space, as its called end does not read.
+class TlsKeyChangeTest : public TlsChannelTest {
+ protected:
+  static constexpr size_t kPart = 1000;
+
+  void OpenFull(int64_t bytes_by_one_key) {
+    Open(bytes_by_one_key);
+    sent_.clear();
+    EXPECT_EQ(Move(caller_.get(), called_.get(), "hello", 2), "hello");
+  }
+  void SetRoom(int room) {
+    setsockopt(caller_->socket().get(), SOL_SOCKET, SO_SNDBUF, &room,
+               sizeof(room));
+  }
+  bool HasRoom() const {
+    pollfd entry = {caller_->socket().get(), POLLOUT, 0};
+    return poll(&entry, 1, 0) == 1;
+  }
+  // Sends a part; false where there is no space for it.
+  bool SendPart() {
+    const iovec part = {part_.data(), part_.size()};
+    const auto sent = caller_->Send(&part, 1);
+    EXPECT_OK(sent);
+    if (sent.value_or(0) < static_cast<int64_t>(kPart)) return false;
+    sent_ += part_;
+    for (char& letter : part_) ++letter;
+    return true;
+  }
+  // Returns how many changes of the key are on their way to the called end.
+  int KeyChanges() const {
+    constexpr size_t kHead = 5;
+    constexpr size_t kKeyUpdate = 22;
+    std::string records(1 << 20, '\0');
+    const ssize_t got =
+        recv(called_->socket().get(), records.data(), records.size(), MSG_PEEK);
+    records.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    int changes = 0;
+    for (size_t at = 0; at + kHead <= records.size();) {
+      const auto byte = [&](size_t i) {
+        return static_cast<size_t>(static_cast<unsigned char>(records[at + i]));
+      };
+      const size_t bytes = byte(3) << 8 | byte(4);
+      if (bytes == kKeyUpdate) ++changes;
+      at += kHead + bytes;
+    }
+    return changes;
+  }
+  void ExpectAllArrives() {
+    std::string received(sent_.size(), '\0');
+    size_t bytes = 0;
+    while (bytes < received.size()) {
+      const auto got =
+          called_->Receive(received.data() + bytes,
+                           static_cast<int64_t>(received.size() - bytes));
+      ASSERT_OK(got);
+      ASSERT_GT(*got, 0);
+      bytes += static_cast<size_t>(*got);
+    }
+    EXPECT_TRUE(received == sent_);
+    sent_.clear();
+  }
+
+  // The other direction, of which little travels.
+  void ExpectAnswer() {
+    char answer[] = "answer";
+    const iovec part = {answer, 6};
+    EXPECT_EQ(called_->Send(&part, 1).value_or(-1), 6);
+    char received[6] = {};
+    EXPECT_EQ(caller_->Receive(received, 6).value_or(-1), 6);
+    EXPECT_EQ(std::string(received, 6), "answer");
+  }
+
+  std::string part_ = Text(kPart);
+  std::string sent_;
+};
+
+TEST_F(TlsKeyChangeTest, ItWaitsForSpaceWhileTheOtherDirectionGoesOn) {
+  OpenFull(/*bytes_by_one_key=*/1500);
+  SetRoom(1 << 20);
+  while (sent_.size() < 1500) ASSERT_TRUE(SendPart());
+  SetRoom(1);
+  ASSERT_FALSE(HasRoom());
+  // It is due, and there is space for this and that.
+  while (SendPart()) {
+  }
+  EXPECT_EQ(KeyChanges(), 0);
+  ExpectAnswer();
+
+  SetRoom(1 << 20);
+  ASSERT_TRUE(SendPart());
+  EXPECT_EQ(KeyChanges(), 0) << "the half record is ended first";
+  ASSERT_TRUE(SendPart());
+  EXPECT_EQ(KeyChanges(), 1);
+  ExpectAllArrives();
+  ExpectAnswer();
+}
+
+TEST_F(TlsKeyChangeTest, WithoutSpaceItComesAtLast) {
+  OpenFull(/*bytes_by_one_key=*/1500);
+  SetRoom(100000);
+  while (HasRoom()) ASSERT_TRUE(SendPart());
+  const int with_space = KeyChanges();
+  while (SendPart()) {
+    ASSERT_FALSE(HasRoom());
+  }
+  EXPECT_GT(KeyChanges(), with_space);
+}
+
+// Whichever of the records is the one that there is no space for.
+TEST_F(TlsKeyChangeTest, ItMayBeAmidItsRecordWhenTheSpaceEnds) {
+  for (int64_t by_one_key = 1; by_one_key <= 4000; by_one_key += 250) {
+    OpenFull(by_one_key);
+    SetRoom(20000);
+    while (SendPart()) {
+    }
+    ExpectAllArrives();
+    // The rest of a record and of the change, then parts.
+    for (int parts = 0, turns = 0; parts < 3; ++turns) {
+      ASSERT_LT(turns, 10);
+      if (SendPart()) ++parts;
+      ExpectAllArrives();
+    }
+    ExpectAnswer();
+  }
 }
 
 TEST_F(TlsChannelTest, OfAStrangerOnlySoMuchIsRead) {

@@ -53,12 +53,8 @@ absl::StatusOr<bool> FlowTransfer::Advance(Lane* lane) {
   lane->blocked = false;
   const Piece piece = flow.piece(lane->chunk);
   if (piece.data == nullptr) return false;
-  char* const data = piece.data + lane->offset;
-  const int64_t left = piece.bytes - lane->offset;
-  const iovec part = {data, static_cast<size_t>(left)};
   const absl::StatusOr<int64_t> result =
-      flow.outgoing ? paths_.Send(flow.peer, lane->stripe, &part, 1)
-                    : paths_.Receive(flow.peer, lane->stripe, data, left);
+      flow.outgoing ? Send(*lane, piece) : Receive(*lane, piece);
   if (!result.ok()) return paths_.WhyLost(flow.peer, result.status());
   const int64_t moved = *result;
   if (moved == 0) {
@@ -66,12 +62,31 @@ absl::StatusOr<bool> FlowTransfer::Advance(Lane* lane) {
     return false;
   }
   lane->offset += moved;
-  if (moved == left) {
+  if (lane->offset == piece.bytes) {
     if (flow.done != nullptr) flow.done(lane->chunk);
     lane->chunk += lane->step;
     lane->offset = 0;
   }
   return true;
+}
+
+absl::StatusOr<int64_t> FlowTransfer::Send(const Lane& lane,
+                                           const Piece& piece) {
+  constexpr int kMaxParts = 8;
+  iovec parts[kMaxParts];
+  int count = 0;
+  for (int64_t at = lane.offset; at < piece.bytes && count < kMaxParts;) {
+    const MemoryRun run = piece.From(at);
+    parts[count++] = {run.data, static_cast<size_t>(run.bytes)};
+    at += run.bytes;
+  }
+  return paths_.Send(lane.flow->peer, lane.stripe, parts, count);
+}
+
+absl::StatusOr<int64_t> FlowTransfer::Receive(const Lane& lane,
+                                              const Piece& piece) {
+  const MemoryRun run = piece.From(lane.offset);
+  return paths_.Receive(lane.flow->peer, lane.stripe, run.data, run.bytes);
 }
 
 absl::Status FlowTransfer::Await(absl::Time deadline) {

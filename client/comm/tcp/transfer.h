@@ -10,14 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/comm/tcp/data_paths.h"
+#include "client/comm/tcp/runs.h"
 
 namespace coxswain {
-
-// Memory of a chunk. Null: not ready yet.
-struct Piece {
-  char* data = nullptr;
-  int64_t bytes = 0;
-};
 
 // What goes to a peer, or comes from it, in one collective: chunks, of which
 // both ends know the number and the sizes. Chunk i goes by stripe i modulo the
@@ -59,6 +54,9 @@ class FlowTransfer {
 
   // Returns whether anything moved.
   absl::StatusOr<bool> Advance(Lane* lane);
+  // Move some of the piece's bytes from the lane's offset on.
+  absl::StatusOr<int64_t> Send(const Lane& lane, const Piece& piece);
+  absl::StatusOr<int64_t> Receive(const Lane& lane, const Piece& piece);
   absl::Status Await(absl::Time deadline);
   absl::Status Late() const;
 

@@ -27,12 +27,6 @@ void Copy(const Span& from, const Span& to) {
 
 template <typename Function>
 void Slices::ForEachRank(const Function& function) const {
-  if (!bridged()) {
-    for (int rank = 0; rank < levels_.flat->size(); ++rank) {
-      function(rank, rank);
-    }
-    return;
-  }
   int number = 0;
   for (int place = 0; place < levels_.local->size(); ++place) {
     for (const int rank : levels_.hosts.bridge(place)) {
@@ -79,7 +73,7 @@ absl::Status Slices::RunParts(int64_t count, int64_t width, const Step& start,
 absl::Status Slices::ReduceScatter(const Span& input, const Span& output,
                                    ReduceOp op) {
   const bool wide = op == ReduceOp::kSum && IsHalfFloat(input.dtype);
-  Communicator& across = bridged() ? bridge() : *levels_.flat;
+  Communicator& across = bridge();
   const DType dtype = wide ? DType::kFloat32 : input.dtype;
   const auto start = [&](Part* part) -> absl::Status {
     const int64_t count = part->count;
@@ -90,13 +84,10 @@ absl::Status Slices::ReduceScatter(const Span& input, const Span& output,
       Copy(input.Slice(rank * output.count + part->begin, count),
            all.Slice(number * count, count));
     });
-    Span own = all;
-    if (bridged()) {
-      const int64_t each = across.size() * count;
-      own = all.Slice(levels_.place() * each, each);
-      COXSWAIN_RETURN_IF_ERROR(
-          levels_.wait(levels_.local->ReduceScatter(all, own, op)));
-    }
+    const int64_t each = across.size() * count;
+    const Span own = all.Slice(levels_.place() * each, each);
+    COXSWAIN_RETURN_IF_ERROR(
+        levels_.wait(levels_.local->ReduceScatter(all, own, op)));
     part->memory = own.Slice(across.rank() * count, count);
     part->work = across.ReduceScatter(own, part->memory, op);
     return absl::OkStatus();

@@ -33,11 +33,10 @@ class Slices {
            levels_.hosts.count() > 1;
   }
 
-  // What all ranks have agreed to do; nothing is in flight when these return.
-  // Without bridges this goes by the flat communicator, for half floats.
+  // What all ranks have agreed to do, if bridged(); nothing is in flight when
+  // these return.
   absl::Status ReduceScatter(const Span& input, const Span& output,
                              ReduceOp op);
-  // With bridges.
   absl::Status AllGather(const Span& input, const Span& output);
 
  private:
@@ -62,7 +61,7 @@ class Slices {
     return *levels_.bridges[static_cast<size_t>(levels_.place())];
   }
   // Calls `function` with each rank, and with its number in the order of
-  // places, and of hosts among those in one place; of ranks without bridges.
+  // places, and of hosts among those in one place.
   template <typename Function>
   void ForEachRank(const Function& function) const;
   // Returns memory of this many elements, one of three.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +13,6 @@
 #include "client/comm/collective_header.h"
 #include "client/comm/communicator.h"
 #include "client/comm/executor.h"
-#include "client/comm/two_level/half_floats.h"
 #include "client/comm/two_level/levels.h"
 #include "client/comm/two_level/pieces.h"
 #include "client/comm/two_level/slices.h"
@@ -29,17 +27,11 @@ constexpr absl::Duration kGrace = absl::Seconds(10);
 // one wait for the peers counts for more than how often a byte leaves a host.
 constexpr int64_t kSmallBytes = 64 << 10;
 
-std::string NameWith(absl::string_view between) {
-  return between == "gloo" ? "two_level"
-                           : absl::StrCat("two_level(", between, ")");
-}
-
 class TwoLevelCommunicator : public Communicator, public PeerLossSource {
  public:
   TwoLevelCommunicator(TwoLevelParts parts, absl::Duration timeout)
       : Communicator(parts.flat->rank(), parts.flat->size()),
         parts_(std::move(parts)),
-        name_(NameWith(parts_.flat->backend())),
         timeout_(timeout),
         levels_(MakeLevels()),
         pieces_(&levels_),
@@ -50,7 +42,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     destroying_ = true;
   }
 
-  absl::string_view backend() const override { return name_; }
+  absl::string_view backend() const override { return "two_level"; }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
   int64_t wire_bytes() const override {
     // The bridges are split off the flat one.
@@ -74,9 +66,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kAllReduce, span, op);
     return Run(NameOf(header.kind), [=]() -> absl::Status {
-      if (parts_.flat_is_fast && IsSmall(span)) {
-        return Wait(parts_.flat->AllReduce(span, op));
-      }
+      if (IsSmall(span)) return Wait(parts_.flat->AllReduce(span, op));
       // The parts would compare among the ranks of a host, or of a bridge.
       COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
       return pieces_.AllReduce(span, op);
@@ -109,9 +99,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kReduceScatter, input, op);
     return Run(NameOf(header.kind), [=]() -> absl::Status {
-      const bool exact = parts_.flat_is_fast || op != ReduceOp::kSum ||
-                         !IsHalfFloat(input.dtype);
-      if (exact && (IsSmall(output) || !slices_.bridged())) {
+      if (IsSmall(output) || !slices_.bridged()) {
         return Wait(parts_.flat->ReduceScatter(input, output, op));
       }
       COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
@@ -230,7 +218,6 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   }
 
   const TwoLevelParts parts_;
-  const std::string name_;
   const absl::Duration timeout_;
   const Levels levels_;
   Pieces pieces_;
@@ -246,8 +233,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> TwoLevelCommunicator::DoSplit(
     const std::vector<int>& ranks) {
   std::vector<int> host_of;
   for (const int one : ranks) host_of.push_back(parts_.hosts.host_of(one));
-  TwoLevelParts child = {
-      nullptr, nullptr, {}, Hosts(host_of), parts_.flat_is_fast};
+  TwoLevelParts child = {nullptr, nullptr, {}, Hosts(host_of)};
   const auto self = std::find(ranks.begin(), ranks.end(), rank());
   const int own = static_cast<int>(self - ranks.begin());
   std::vector<int> places;

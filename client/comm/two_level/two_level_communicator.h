@@ -15,7 +15,8 @@ namespace coxswain {
 // broadcasts (pieces.h), and where hosts have equally many ranks
 // reduce-scatters and all-gathers (slices.h), go in pieces within the hosts and
 // over bridges between them, so that each byte leaves a host once, instead of
-// once for each of its ranks. All other operations use the flat communicator.
+// once for each of its ranks. All other operations use the flat communicator,
+// which rounds sums of half floats once.
 //
 // A communicator split off is the host's if all its ranks are on one, the flat
 // one's if each is on another, and otherwise one of two levels.
@@ -26,9 +27,6 @@ struct TwoLevelParts {
   // before `flat`, which ends what is split off it.
   std::vector<std::unique_ptr<Communicator>> bridges;
   Hosts hosts;
-  // Whether `flat` is the fastest for small all-reduces, and rounds sums of
-  // half floats once.
-  bool flat_is_fast = false;
 };
 
 // Splits the bridges off parts->flat; blocks until their ranks have met, and

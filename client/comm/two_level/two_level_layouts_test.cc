@@ -44,24 +44,20 @@ class Draws {
   uint64_t next_ = 0;
 };
 
-CommunicatorCase UnevenCase(const std::string& name, const std::string& between,
-                            std::vector<int> sizes) {
+CommunicatorCase UnevenCase() {
   CommunicatorCase result;
-  result.name = name;
-  result.make_group = [between](int size, absl::Duration timeout) {
-    return MakeLevels(size, UnevenTestHosts(size), between, timeout);
+  result.name = "Uneven";
+  result.make_group = [](int size, absl::Duration timeout) {
+    return MakeLevels(size, UnevenTestHosts(size), timeout);
   };
-  result.sizes = std::move(sizes);
+  result.sizes = {2, 3, 6};
   result.has_wire = true;
   result.has_unequal_wire = true;
   return result;
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
-                         testing::Values(UnevenCase("Uneven", "gloo", {3}),
-                                         UnevenCase("UnevenTcp", "tcp",
-                                                    {2, 3, 6})),
-                         CaseName);
+                         testing::Values(UnevenCase()), CaseName);
 
 // Integers of which a sum is exact in 32 bits, and is rounded in 16.
 std::vector<Elements> RandomInputs(Draws* draws, DType dtype, int64_t count,
@@ -177,11 +173,10 @@ TEST(TwoLevelLayoutsTest, AnyLayoutGivesWhatOneProcessComputes) {
     const int64_t hosts = 1 + draws.Below(4);
     for (int& host : host_of) host = static_cast<int>(draws.Below(hosts));
     if (round % 4 == 3) host_of = {0, 1, 0, 1, 2, 2};
-    const std::string between = round % 3 == 0 ? "gloo" : "tcp";
-    SCOPED_TRACE(absl::StrCat("round ", round, ": hosts ",
-                              absl::StrJoin(host_of, ","), ", ", between));
-    const Group group = MakeLevels(static_cast<int>(host_of.size()),
-                                   Hosts(host_of), between, kLong);
+    SCOPED_TRACE(
+        absl::StrCat("round ", round, ": hosts ", absl::StrJoin(host_of, ",")));
+    const Group group =
+        MakeLevels(static_cast<int>(host_of.size()), Hosts(host_of), kLong);
     for (int i = 0; i < 2; ++i) {
       ASSERT_NO_FATAL_FAILURE(CheckReductions(group, &draws));
       ASSERT_NO_FATAL_FAILURE(CheckCopies(group, &draws));
@@ -199,7 +194,7 @@ std::vector<double> WireShares(const std::vector<int>& host_of, DType dtype,
   std::vector<Communicator*> flat(host_of.size());
   const Group group =
       ConnectGroup(size, kLong, [&](const CommunicatorOptions& options) {
-        return ConnectLevels(options, Hosts(host_of), "tcp",
+        return ConnectLevels(options, Hosts(host_of),
                              &flat[static_cast<size_t>(options.rank)]);
       });
   std::vector<Elements> data(group.size(), Elements(dtype, count));
@@ -244,28 +239,26 @@ TEST(TwoLevelLayoutsTest, EachByteLeavesAHostOnceSpreadOverItsRanks) {
 TEST(TwoLevelLayoutsTest, ARankThatEndsAmidItsPiecesIsNoticedByAllOthers) {
   constexpr int kSize = 4;
   constexpr int64_t kCount = 8 << 20;
-  for (const std::string between : {"gloo", "tcp"}) {
-    for (size_t one = 0; one < kSize; ++one) {
-      for (const bool aborts : {false, true}) {
-        Group group = MakeLevels(kSize, UnevenTestHosts(kSize), between, kLong);
-        std::vector<Elements> data(kSize, Elements(DType::kBFloat16, kCount));
-        std::vector<WorkPtr> works;
-        for (size_t rank = 0; rank < kSize; ++rank) {
-          works.push_back(group[rank]->AllReduce(data[rank].span()));
-        }
-        while (group[one]->wire_bytes() < 1 << 20) std::this_thread::yield();
-        if (aborts) {
-          group[one]->Abort("the hook broke");
-        } else {
-          group[one].reset();
-        }
-        for (size_t rank = 0; rank < kSize; ++rank) {
-          const absl::Status status = works[rank]->Wait(kLong / 2);
-          // Well, if this thread was too slow.
-          EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) ||
-                      (rank == one && absl::IsAborted(status)))
-              << "rank " << rank << " of " << one << ": " << status;
-        }
+  for (size_t one = 0; one < kSize; ++one) {
+    for (const bool aborts : {false, true}) {
+      Group group = MakeLevels(kSize, UnevenTestHosts(kSize), kLong);
+      std::vector<Elements> data(kSize, Elements(DType::kBFloat16, kCount));
+      std::vector<WorkPtr> works;
+      for (size_t rank = 0; rank < kSize; ++rank) {
+        works.push_back(group[rank]->AllReduce(data[rank].span()));
+      }
+      while (group[one]->wire_bytes() < 1 << 20) std::this_thread::yield();
+      if (aborts) {
+        group[one]->Abort("the hook broke");
+      } else {
+        group[one].reset();
+      }
+      for (size_t rank = 0; rank < kSize; ++rank) {
+        const absl::Status status = works[rank]->Wait(kLong / 2);
+        // Well, if this thread was too slow.
+        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status) ||
+                    (rank == one && absl::IsAborted(status)))
+            << "rank " << rank << " of " << one << ": " << status;
       }
     }
   }

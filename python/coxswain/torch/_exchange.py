@@ -86,6 +86,15 @@ class Exchange:
         self._works.clear()
         self._futures.clear()
 
+    def wait_for(self, work: Any) -> None:
+        """Waits for something else that torch exchanges; raises as wait."""
+        self._works.append(work)
+        self.wait()
+
+    def wait_at_once(self) -> None:
+        """Waits where torch does so before a callback of ours."""
+        self.wait()
+
     def abandon(self) -> bool:
         """Forgets what is under way; returns whether torch would wait for some
         of it."""

@@ -12,23 +12,28 @@ DDP queues its own end of the pass, and the second by the first, so after it.
 
 Where torch exchanges by Gloo and without a hook, the beginning of the exchange
 is noticed by a hook on one parameter's gradient, which costs nothing for each
-bucket. Elsewhere it is the first bucket, by a communication hook.
+bucket. Elsewhere, and where Coxswain exchanges, it is the first bucket, by a
+communication hook.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Sequence
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel.distributed import DistributedDataParallel
 
-from ..errors import Code, Error, InvalidArgument
-from ..schedule import Decision, Plan, Schedule
+from ..checkpoints import Checkpoint, Saved
+from ..errors import InvalidArgument, refused
+from ..schedule import Decision, Plan, Schedule, _words
 from ..session import Session
 from . import _session
+from ._checkpoint import Kept
 from ._exchange import Exchange, complete
+from ._hooks import HookExchange, HookWords, check_hook
 from ._model import goes_by_gloo, has_hook, last_parameter, layout, supported
 
 # Streams of one process; models beyond that share them, in the same way on all
@@ -37,6 +42,8 @@ _MAX_STREAMS = 48
 _REFUSE = "refuse"  # of the plan's uneven_data; without it, too
 _schedules: List[Schedule] = []
 _followed = 0
+# Where streams go on from that were resumed; others from 0.
+_positions: Dict[str, int] = {}
 
 
 def follow(
@@ -44,12 +51,16 @@ def follow(
     optimizer: Optional[torch.optim.Optimizer] = None,
     *,
     exchange: str = "torch",
+    hook: Optional[HookWords] = None,
     session: Optional[Session] = None,
     end_of_data: Optional[Callable[[], bool]] = None,
     on_decision: Optional[Callable[[Decision], None]] = None,
     scaler: Any = None,
     skip_non_finite: bool = False,
     continues: Optional[Run] = None,
+    checkpoint: Optional[Mapping[str, Any]] = None,
+    checkpoint_own: Sequence[str] = (),
+    stop_on_sigterm: bool = True,
 ) -> Run:
     """Has each exchange of a model's gradients announced and decided.
 
@@ -58,8 +69,12 @@ def follow(
         of one as well. The first one is the stream "train", others "train.2"
         and so on, in the order of these calls, which all ranks have in common.
     optimizer: its step() then raises Error within a window.
-    exchange: "torch", the only value: torch exchanges, by the model's process
-        group.
+    exchange: "torch": torch exchanges, by the model's process group and its
+        hooks. "coxswain": Coxswain does, by the plan's hook, on CPUs; all ranks
+        call this in the same order, for 48 models of a process at most.
+    hook: sets nothing: with "coxswain" it is compared with the hook that the
+        program has asked the plan for, by init(plan={"hook": ...}), and another
+        one is an error. As canonical_hook takes it.
     session: by default that of coxswain.torch.init().
     end_of_data: returns, when an exchange begins, whether the end of the data
         has cut its window short; with Run.accumulate it is not needed.
@@ -70,26 +85,32 @@ def follow(
         are not finite. The plan needs commit_vote=true. Costs a pass over the
         gradients and, on a GPU, a wait for it.
     continues: the run of a model that does not train any more: this one goes on
-        with its stream. Changes of the plan and checkpoints come with "train"
+        with its stream, and with what Run.keep has set. Changes of the plan and checkpoints come with "train"
         only.
+    checkpoint, checkpoint_own, stop_on_sigterm: as for Run.keep.
 
-    Raises InvalidArgument for a model that cannot be followed, or a plan that
-    asks for a hook of Coxswain's own.
+    Raises InvalidArgument for a model that cannot be followed, or a plan whose
+    hook the exchange does not have.
     """
-    if exchange != "torch":
-        raise InvalidArgument(
-            'exchange is %r; there is "torch", with which torch exchanges'
-            % (exchange,)
-        )
+    check_exchange(exchange, hook)
     joined = _session.session() if session is None else session
     if continues is None:
-        schedule = _next_schedule(joined)
+        schedule = _next_schedule(joined, exchange == "torch")
     else:
         schedule = continues.schedule
+    followed = supported(model)
+    parts: Any
+    if exchange == "torch":
+        _check_plan(schedule.plan)
+        parts = Exchange(joined, followed.process_group)
+    else:
+        if hook is not None:
+            asked = _words(joined.asked).get("hook", "allreduce")
+            check_hook(hook, asked, schedule.plan.hook)
+        parts = HookExchange(joined, schedule, followed)
     run = Run(
-        supported(model), schedule, joined, end_of_data, on_decision, scaler
+        followed, schedule, joined, parts, end_of_data, on_decision, scaler
     )
-    _check_plan(schedule.plan)
     if skip_non_finite and not schedule.plan.commit_vote:
         raise InvalidArgument(
             "skip_non_finite is a vote, and the plan counts none: "
@@ -97,29 +118,61 @@ def follow(
         )
     run._skip_non_finite = skip_non_finite
     run._attach()
+    if continues is not None:
+        run._kept = continues._kept
     if optimizer is not None:
         optimizer.register_step_pre_hook(run._check_step)
+    if checkpoint is not None:
+        run.keep(checkpoint, checkpoint_own, stop_on_sigterm=stop_on_sigterm)
     return run
 
 
-def _next_schedule(session: Session) -> Schedule:
+def _next_schedule(session: Session, shares: bool) -> Schedule:
+    """Returns the next model's stream; shares: another model may train on it.
+    Raises InvalidArgument if one does and it must not."""
     global _followed
     if not _schedules or _schedules[0]._session is not session:
         _schedules[:] = [session.schedule]
         _followed = 0
+        _positions.clear()
+    if not shares and _followed >= _MAX_STREAMS:
+        raise InvalidArgument(
+            'exchange="coxswain" is for %d models of a process, each with a '
+            "hook of its own, and this is number %d: give the run of one that "
+            "does not train any more as `continues`, or leave `exchange` out"
+            % (_MAX_STREAMS, _followed + 1)
+        )
     place = _followed % _MAX_STREAMS
     _followed += 1
     if place == len(_schedules):
-        _schedules.append(Schedule(session, "train.%d" % (place + 1)))
+        schedule = Schedule(session, "train.%d" % (place + 1))
+        schedule.step = _positions.get(schedule.stream, 0)
+        _schedules.append(schedule)
     return _schedules[place]
+
+
+def check_exchange(exchange: str, hook: Optional[HookWords]) -> None:
+    """Raises InvalidArgument if there is no such exchange, or it does not take
+    a hook."""
+    if exchange not in ("torch", "coxswain"):
+        raise InvalidArgument(
+            'exchange is %r; there is "torch", with which torch exchanges, and '
+            '"coxswain"' % (exchange,)
+        )
+    if exchange == "torch" and hook is not None:
+        raise InvalidArgument(
+            "the hook %r is one of Coxswain's, which exchanges with "
+            'exchange="coxswain" only; register torch\'s by '
+            "Run.register_comm_hook" % (hook,)
+        )
 
 
 def _check_plan(plan: Plan) -> None:
     if plan.hook != "allreduce":
         raise InvalidArgument(
             'the plan\'s hook is %r, and with exchange="torch" it is torch that '
-            "exchanges: leave hook out, and register one of torch's hooks"
-            % plan.hook
+            "exchanges: leave hook out, and register one of torch's hooks, or "
+            'give exchange="coxswain"' % plan.hook
         )
 
 
@@ -157,11 +210,12 @@ class Run:
         model: DistributedDataParallel,
         schedule: Schedule,
         session: Session,
+        exchange: Any,
         end_of_data: Optional[Callable[[], bool]],
         on_decision: Optional[Callable[[Decision], None]],
         scaler: Any,
     ) -> None:
-        """For follow."""
+        """For follow. exchange: an Exchange, or a HookExchange."""
         self.session = session
         self.schedule = schedule
         self.sync = False
@@ -169,7 +223,7 @@ class Run:
         self.stopping = ""
         self._model = model
         self._layout = layout(model)
-        self._exchange = Exchange(session, model.process_group)
+        self._exchange = exchange
         self._end_of_data = end_of_data
         self._on_decision = on_decision
         self._scaler = scaler
@@ -182,6 +236,7 @@ class Run:
         # The hook at the beginning of an exchange that torch makes without a
         # communication hook; None: the model has ours.
         self._gradient_hook: Any = None
+        self._forward_hook: Any = None
         # A backward pass is to exchange: the last forward was not in no_sync,
         # and one since the last exchange was not.
         self._synced = False
@@ -196,6 +251,7 @@ class Run:
         self._skip = ""
         self._stop = ""
         self._refusal = ""
+        self._kept: Optional[Kept] = None
 
     @property
     def plan(self) -> Plan:
@@ -220,6 +276,8 @@ class Run:
 
         end_of_data: it is the last one of the data.
         """
+        if self._kept is not None:
+            self._kept.save_if_due()
         plan = self.schedule.plan
         begun = (self._begun or 0) + 1
         self._begun = begun
@@ -242,6 +300,108 @@ class Run:
         """Asks all ranks to stop after the same step: see `stopping`."""
         self.session.request_stop(reason)
 
+    # ---- checkpoints ----
+
+    def keep(
+        self,
+        objects: Mapping[str, Any],
+        own: Sequence[str] = (),
+        *,
+        stop_on_sigterm: bool = True,
+    ) -> None:
+        """Sets what the checkpoints of the job are made of; of the run of the
+        first model, before its first step, on all ranks alike. All ranks save
+        after the steps whose decision asks for it.
+
+        objects: modules, tensors, and objects with state_dict and
+            load_state_dict, by name, which are the same on all ranks. Those
+            that are added later are saved, too. Programs in C++ read "model",
+            by the names of its parameters and buffers, and with libtorch an
+            "optimizer" that is AdamW, Adam or SGD.
+        own: the names of those of which each rank has its own. On another
+            number of ranks their load_state_dicts is called with the states of
+            all ranks that saved them.
+        stop_on_sigterm: SIGTERM is a request, of this process, to save after
+            the step under way and to stop all ranks: see `stopping`. Called by
+            the main thread.
+
+        Raises InvalidArgument, naming what cannot be saved.
+        """
+        if self.schedule is not self.session.schedule or self._kept is not None:
+            raise refused(
+                "checkpoints belong to the first model that is followed, and "
+                "are set once: this is the stream %r" % self.schedule.stream
+            )
+        sigterm = stop_on_sigterm and self.schedule.plan.enforced
+        self._kept = Kept(self.session, _schedules, objects, own, sigterm)
+        _session.before_leaving(self.session, self.finish)
+
+    @property
+    def counters(self) -> Dict[str, int]:
+        """What the program counts, such as rows of its data: integers by name,
+        0 at first, and part of each checkpoint, also for programs in C++. The
+        same on all ranks; the same object for the whole training."""
+        return self._keeping().record.counters
+
+    @property
+    def resumed(self) -> Optional[Checkpoint]:
+        """The checkpoint that this training goes on from; None: from none."""
+        return None if self._kept is None else self._kept.resumed
+
+    def resume(
+        self,
+        which: str = "newest",
+        objects: Optional[Sequence[str]] = None,
+    ) -> int:
+        """Goes on from a checkpoint of the job, which any number of ranks may
+        have saved: by its id, by its step, or from the newest one. All ranks
+        call it, before the first step. Returns the step at which training goes
+        on: 0 where the job has no checkpoint yet.
+
+        objects: the names of those that are loaded, all by default: others in
+            the checkpoint are left out, and so is the state of its hook.
+
+        Raises NotFound if there is none of that name, and Error with the code
+        FAILED_PRECONDITION, stating what differs, if it is of another model or
+        optimizer, or DATA_LOSS if it is damaged; no object has changed then.
+        Where an object's own load_state_dict raises, the error says so, and
+        names the objects that have changed.
+        """
+        kept = self._keeping()
+        if kept.record.progress or self.schedule.step:
+            raise refused("resume() comes before the first step")
+        positions = kept.resume(which, objects)
+        _positions.update(positions)
+        for schedule in _schedules:
+            schedule.step = positions.get(schedule.stream, 0)
+        step = self.schedule.step
+        self._begin_at(step)
+        self.session.report_progress(step)
+        return step
+
+    def save_if_asked(self) -> bool:
+        """Saves, if the last decision asks for it; returns whether it did.
+        Without this call that is done when the next micro-batch begins, at
+        which a program may have drawn its data already. Call it where a step of
+        the program is over, also for its scheduler and its data."""
+        return self._keeping().save_if_due()
+
+    def finish(self, timeout: Optional[float] = None) -> Saved:
+        """Waits for the save in progress, `timeout` seconds at most: 60 by
+        default, and 8 after SIGTERM. Called when the process's session is left
+        cleanly, or before, at the end of training. Returns what became of it; a
+        save that failed was logged. SIGTERM then is again what it was
+        before."""
+        return self._keeping().finish(timeout)
+
+    def _keeping(self) -> Kept:
+        if self._kept is None:
+            raise refused(
+                "this run has no checkpoints: follow(model, optimizer, "
+                'checkpoint={"model": model, "optimizer": optimizer})'
+            )
+        return self._kept
+
     def register_comm_hook(
         self, state: Any, hook: Callable[..., Any]
     ) -> None:
@@ -249,6 +409,11 @@ class Run:
         DistributedDataParallel does; before the first backward pass. All ranks
         must have the same one. Raises InvalidArgument if the model has one
         already."""
+        if isinstance(self._exchange, HookExchange):
+            raise InvalidArgument(
+                'with exchange="coxswain" the hook is the plan\'s (%s): leave '
+                "torch's out, or exchange" % self.plan.hook
+            )
         if self._exchange.hook is not None:
             raise InvalidArgument(
                 "the model has the communication hook %s already"
@@ -256,6 +421,26 @@ class Run:
             )
         self._exchange.hook = (state, hook)
         self._take_buckets()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns what the hook remembers, such as error feedback; the same on
+        all ranks, which all call it, between steps. With exchange="coxswain";
+        otherwise there is nothing, as with hooks of torch."""
+        if not isinstance(self._exchange, HookExchange):
+            return {}
+        return {"hook": self._exchange.save(whole=True)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes over what state_dict returned, on any number of ranks, all of
+        which call it, between steps. Raises Error with the code
+        FAILED_PRECONDITION if it is another hook's or another model's."""
+        if "hook" in state:
+            if not isinstance(self._exchange, HookExchange):
+                raise InvalidArgument(
+                    "the state is of a hook of Coxswain's: follow the model "
+                    'with exchange="coxswain"'
+                )
+            self._exchange.load([state["hook"]])
 
     def _attach(self) -> None:
         if has_hook(self._model):
@@ -269,14 +454,27 @@ class Run:
             # What DDP waits for, too: only passes that accumulate go by it.
             edge = torch.autograd.graph.get_gradient_edge(last_parameter(self._model))
             self._gradient_hook = edge.node.register_prehook(self._on_gradient)
-        self._model.register_forward_pre_hook(self._on_forward)
+        self._forward_hook = self._model.register_forward_pre_hook(
+            self._on_forward
+        )
+
+    def _detach(self) -> List[Any]:
+        """Ends what the model's parameters still call, so that another model
+        can be made of them; returns what refers to torch's process group."""
+        self._forward_hook.remove()
+        if self._gradient_hook is not None:
+            self._gradient_hook.remove()
+        exchange = self._exchange
+        del self._exchange
+        return [exchange]
 
     def _needs_buckets(self, plan: Plan) -> bool:
         """Returns whether torch must pass each bucket to this package, which
         then costs a call of Python for each."""
         model = self._model
         return (
-            self._exchange.hook is not None
+            isinstance(self._exchange, HookExchange)
+            or self._exchange.hook is not None
             or self._skip_non_finite
             or plan.strict  # nothing is exchanged before the grant
             or plan.words.get("uneven_data", _REFUSE) != _REFUSE
@@ -300,6 +498,8 @@ class Run:
     def _on_forward(self, module: Any, inputs: Any) -> None:
         if not torch.is_grad_enabled():
             return
+        if self._kept is not None:
+            self._kept.save_if_due()
         self._synced = module.require_backward_grad_sync
         self._expected = self._expected or self._synced
         if module._join_config.enable:
@@ -340,7 +540,7 @@ class Run:
                     )
                 future = self._exchange.launch(bucket)
                 if self._at_once:
-                    self._exchange.wait()
+                    self._exchange.wait_at_once()
             except BaseException as error:
                 # Raised from here it would leave DDP unusable.
                 self._error = error
@@ -367,6 +567,8 @@ class Run:
             self._error = error
 
     def _announce(self) -> None:
+        if self._kept is not None:
+            self._kept.before_ticket()
         plan = self.schedule.plan
         ends = self._at_end
         if not ends and self._end_of_data is not None:
@@ -449,13 +651,26 @@ class Run:
         if ends and self._stop:
             self.stopping = self._stop
         elif 0 < plan.max_steps <= self.schedule.step:
-            self.stopping = "max_steps=%d is reached" % plan.max_steps
+            self.stopping = self._reached(plan)
+        if self._kept is not None:
+            self._kept.decided(decision, ends)
         if decision.plan_changed:
-            _check_plan(self.schedule.plan)
+            if not isinstance(self._exchange, HookExchange):
+                _check_plan(self.schedule.plan)
             if self._needs_buckets(self.schedule.plan):
                 self._take_buckets()
         if self._on_decision is not None:
             self._on_decision(decision)
+
+    def _begin_at(self, step: int) -> None:
+        """Has the first step be the one after that many."""
+        self.schedule.step = step
+        if 0 < self.schedule.plan.max_steps <= step:
+            self.stopping = self._reached(self.schedule.plan)
+
+    @staticmethod
+    def _reached(plan: Plan) -> str:
+        return "max_steps=%d is reached" % plan.max_steps
 
     def _drop_gradients(self) -> None:
         for parameter in self._model.parameters():
@@ -475,7 +690,7 @@ class Run:
     def _check_step(self, *unused: Any) -> None:
         if self._counted == 0:
             return
-        error = Error(
+        raise refused(
             "optimizer step on stream %r after %d of %d micro-batches: step "
             "after the backward pass that exchanges gradients"
             % (
@@ -484,8 +699,6 @@ class Run:
                 self.schedule.plan.accumulation,
             )
         )
-        error.code = Code.FAILED_PRECONDITION
-        raise error
 
     def __reduce__(self) -> Any:
         # A model may be pickled, and is not followed where it is loaded.

@@ -8,12 +8,13 @@ import itertools
 import os
 import sys
 from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Tuple, Type
+from typing import Any, Callable, Iterator, List, Optional, Tuple, Type
 from urllib.parse import unquote, urlsplit
 
 import torch.distributed as dist
 
-from ..errors import Code, DeadlineExceeded, Error, InvalidArgument
+from ..errors import DeadlineExceeded, Error, InvalidArgument
+from ..errors import refused as _refused
 from ..session import Session
 from . import torchrun
 from ._store import TorchStore
@@ -33,10 +34,15 @@ class _Process:
 
     def __init__(self) -> None:
         self.session: Optional[Session] = None
+        # What is to be done before it is left cleanly.
+        self.before_leaving: List[Callable[[], Any]] = []
         self._uncaught: Optional[BaseException] = None
         self._before: _Hook = sys.excepthook
 
     def begin(self, session: Session) -> None:
+        if self.session is not None:
+            self.session = session  # of the next generation
+            return
         self.session = session
         self._before, sys.excepthook = sys.excepthook, self._note
         atexit.register(self._end)
@@ -59,14 +65,21 @@ class _Process:
             print("coxswain: %s" % ended, file=sys.stderr)
 
     def _end(self) -> None:
-        if self.session is None:
+        if self.session is None or self.session._forked():
             return
         try:
             # As at the end of a block: cleanly, or with the exception.
             error = self._uncaught
+            if error is None:
+                self.finish()
             self.session.__exit__(type(error) if error else None, error, None)
         except Error as problem:
             print("coxswain: leaving the job: %s" % problem, file=sys.stderr)
+
+    def finish(self) -> None:
+        """Does what is to be done before the session is left cleanly."""
+        while self.before_leaving:
+            self.before_leaving.pop()()
 
 
 _process = _Process()
@@ -121,6 +134,13 @@ def init(
     return session
 
 
+def begin_generation(session: Session) -> None:
+    """Makes a session the one of this process, as init does; it follows the one
+    before, if there is one."""
+    _process.begin(session)
+    _export(session)
+
+
 def session() -> Session:
     """Returns the session of this process. Raises Error with the code
     FAILED_PRECONDITION before init."""
@@ -132,16 +152,22 @@ def session() -> Session:
 
 
 def leave(reason: str = "done", failed: bool = False) -> None:
-    """Ends the session before the process ends; see Session.leave. A second
-    call does nothing."""
-    session().leave(reason, failed)
+    """Ends the session before the process ends; see Session.leave. Unless it
+    has failed, saves of Run.finish are waited for. A second call does
+    nothing."""
+    joined = session()
+    if not failed:
+        _process.finish()
+    joined.leave(reason, failed)
 
 
-def verdict(session: Session) -> Optional[Error]:
+def verdict(
+    session: Session, seconds: float = _VERDICT_SECONDS
+) -> Optional[Error]:
     """Returns why the generation has ended, after an error of torch's, which
-    may come a moment before that; None if it goes on."""
+    may come so many seconds before that; None if it goes on."""
     try:
-        session.store.get(_NEVER, timeout=_VERDICT_SECONDS)
+        session.store.get(_NEVER, timeout=seconds)
     except DeadlineExceeded:
         return None
     except Error as error:
@@ -159,15 +185,16 @@ def group_store(session: Session) -> TorchStore:
     return TorchStore(session, "torch/%d/" % next(_groups))
 
 
+def before_leaving(session: Session, action: Callable[[], Any]) -> None:
+    """Has this done before that session is left cleanly, if it is the
+    process's."""
+    if session is _process.session:
+        _process.before_leaving.append(action)
+
+
 def current() -> Optional[Session]:
     """Returns the session of this process, or None before init."""
     return _process.session
-
-
-def _refused(text: str) -> Error:
-    error = Error(text)
-    error.code = Code.FAILED_PRECONDITION
-    return error
 
 
 def _check_rank(session: Session) -> None:

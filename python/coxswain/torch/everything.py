@@ -8,6 +8,7 @@ one on all ranks: the plan has windows=program.
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from typing import Any, Callable
 
@@ -26,7 +27,8 @@ def follow_all(model_class: Any = None) -> None:
 
     init_process_group then goes over the coordinator's store, unless the
     program names another one. register_comm_hook of these models works as
-    before. A second call does nothing.
+    before. torch exchanges, or Coxswain where the variable
+    COXSWAIN_FOLLOW_EXCHANGE is "coxswain". A second call does nothing.
 
     model_class: DistributedDataParallel, while torch is not imported
         completely.
@@ -51,7 +53,8 @@ def _following(init: Callable[..., None]) -> Callable[..., None]:
         # At the first call torch is imported completely.
         from ._follow import follow
 
-        _runs[self] = follow(self)
+        exchange = os.environ.get("COXSWAIN_FOLLOW_EXCHANGE") or "torch"
+        _runs[self] = follow(self, exchange=exchange)
 
     return wrapper
 

@@ -1,5 +1,5 @@
-"""Shared memory against Gloo, on one host: all-reduces of float32 alone, each
-rank a process, in memory that the back end allocated."""
+"""Shared memory against Gloo by itself, on one host: all-reduces of float32
+alone, each rank a process; ours in memory that the back end allocated."""
 
 import ranks
 from measure import Benchmark, Result, Row
@@ -42,13 +42,6 @@ FLOOR = Row(
 )
 
 
-def _job(context, size, backend):
-    # More ranks than cores have to share them as the system sees fit.
-    cores = context.cores if size <= len(context.cores or []) else None
-    command = [context.comm_worker, "--backend", backend]
-    return ranks.Ranks(command, size=size, cores=cores)
-
-
 def _microseconds(values):
     return [1e6 * value for value in values]
 
@@ -62,9 +55,9 @@ def _compare(size):
         ours = {name: [] for name in rows}
         theirs = {name: [] for name in rows}
         copies = []
-        with _job(context, size, "shm") as shm, _job(
-            context, size, "gloo"
-        ) as gloo:
+        with ranks.communicator(
+            context, size, "shm"
+        ) as shm, ranks.communicator(context, size, "gloo") as gloo:
             for number in range(WARM_UP + rounds):
                 context.progress(
                     "round %d of %d" % (number + 1, WARM_UP + rounds)

@@ -1,5 +1,6 @@
 """What it costs torch's DistributedDataParallel to be followed: announced to
-the coordinator, and decided, while torch exchanges over Gloo."""
+the coordinator, and decided, while torch exchanges over Gloo, or Coxswain does
+over shared memory."""
 
 import json
 import os
@@ -44,6 +45,13 @@ STEP_HOOK = Row(
     "the hook alone",
     "ms",
     "the same with torch's own allreduce_hook, in Python",
+)
+STEP_COXSWAIN = Row(
+    "follow_step_coxswain",
+    "DDP",
+    "ms",
+    'the same with exchange="coxswain", over shared memory',
+    goal=1.2,
 )
 
 
@@ -116,10 +124,11 @@ def measure_large(context):
     return [
         _steps(STEP, rounds, "ours", "plain"),
         _steps(STEP_HOOK, rounds, "both", "hook"),
+        _steps(STEP_COXSWAIN, rounds, "coxswain", "plain"),
     ]
 
 
 BENCHMARKS = [
     Benchmark([BUCKET, BUCKET_HOOK, STEP_SMALL], measure_small),
-    Benchmark([STEP, STEP_HOOK], measure_large),
+    Benchmark([STEP, STEP_HOOK, STEP_COXSWAIN], measure_large),
 ]

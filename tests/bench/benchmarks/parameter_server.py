@@ -56,14 +56,14 @@ def _compare(hook, size):
     of = "5 MB of gradients, hook %s, %d ranks on one host" % (hook, size)
     speed = Row(
         "parameter_server_steps_%s_%d" % (hook, size),
-        "gloo",
+        "tcp",
         "steps/s",
         "exchanges of " + of,
         less_is_better=False,
     )
     load = Row(
         "parameter_server_bytes_%s_%d" % (hook, size),
-        "gloo",
+        "tcp",
         "MB",
         "in and out of the busiest process, a step: the coordinator; the peer: "
         "a worker; " + of,
@@ -76,7 +76,7 @@ def _compare(hook, size):
         loads = {"ours": [], "peer": []}
         with _Coordinator(context.coxswain) as coordinator, _job(
             context, coordinator, size, hook, "parameter_server"
-        ) as ours, _job(context, coordinator, size, hook, "gloo") as peer:
+        ) as ours, _job(context, coordinator, size, hook, "tcp") as peer:
             for number in range(WARM_UP + rounds):
                 context.progress("round %d of %d" % (number, rounds))
                 for name, job in (("ours", ours), ("peer", peer)):

@@ -195,14 +195,14 @@ def _wire_bytes(count):
         "formula",
         "B",
         "bytes on the wire of an optimizer step that sums up k=%d "
-        "micro-batches, 2 ranks over gloo; the formula is 1/k of the step that "
+        "micro-batches, 2 ranks over tcp; the formula is 1/k of the step that "
         "exchanges each of them" % count,
         goal=1,
         exact=True,
     )
 
     def measure(context):
-        command = ranks.ours(context.schedule_worker, "--backend", "gloo")
+        command = ranks.ours(context.schedule_worker, "--backend", "tcp")
         with ranks.Ranks(command, cores=context.cores) as job:
             # The first exchange of a reducer also compares the ranks.
             job.ask("wire 1 each")

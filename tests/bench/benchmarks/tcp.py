@@ -1,8 +1,18 @@
-"""Our sockets against Gloo, PyTorch's gloo and two raw sockets: collectives of
-float32 alone, over loopback, each rank a process. And what finding the order of
-a ring takes."""
+"""Our sockets against Gloo by itself, PyTorch's gloo and two raw sockets:
+collectives of float32 alone, over loopback, each rank a process. What
+encryption costs, and what finding the order of a ring takes.
+
+`tcp_tls_*`: in an all-reduce of two ranks each sends as many bytes as it has,
+and receives as many; with TLS it encrypts the ones and decrypts the others. The
+AES limit is that work alone, of one rank on its own core while the other one
+does the same on its own: OpenSSL's EVP interface, the cipher of the back end's
+TLS (AES-128-GCM), records of 16 KiB, from the memory of the one buffer to that
+of another. `tcp_tls_*` is against the slower of plain connections and the
+limit; `tcp_tls_sum_*` against the time of both, as each rank has one core, on
+which one follows the other. All three are measured in turns."""
 
 import contextlib
+import statistics
 
 import ranks
 from measure import Benchmark, Result, Row
@@ -35,14 +45,6 @@ TORCH = [
 RINGS = [(12, 20, 100e3), (256, 5, 1e6)]
 
 WORDS = {"allreduce": "an all-reduce", "reducescatter": "a reduce-scatter"}
-
-
-def _job(context, size, backend):
-    # More ranks than cores have to share them as the system sees fit.
-    cores = context.cores if size <= len(context.cores or []) else None
-    return ranks.Ranks(
-        [context.comm_worker, "--backend", backend], size=size, cores=cores
-    )
 
 
 def _of_peers(peers, job_of):
@@ -102,7 +104,9 @@ def _against_gloo(size):
             )
             exchange = "exchange %d %d" % (bytes_, count)
             peers.append((raw, "tcp", command, exchange))
-    return _of_peers(peers, lambda context, name: _job(context, size, name))
+    return _of_peers(
+        peers, lambda context, name: ranks.communicator(context, size, name)
+    )
 
 
 def _against_torch():
@@ -121,12 +125,59 @@ def _against_torch():
 
     def job_of(context, name):
         if name == "tcp":
-            return _job(context, 2, name)
+            return ranks.communicator(context, 2, name)
         return ranks.Ranks(
             ranks.torch("--shapes", "10"), cores=context.cores
         )
 
     return _of_peers(peers, job_of)
+
+
+def _encrypted():
+    size, name = 64 * MIB, "64m"
+    row = Row(
+        "tcp_tls_%s_2" % name,
+        "plain, or AES alone",
+        "us",
+        "an all-reduce of %s bytes of float32 with TLS, 2 ranks over loopback, "
+        "against the slower of one without and its AES alone" % name,
+        0.8,
+    )
+    both = Row(
+        "tcp_tls_sum_%s_2" % name,
+        "plain and AES",
+        "us",
+        "the same, against the time of both",
+    )
+    commands = {
+        "tls": "allreduce %d 3" % size,
+        "plain": "allreduce %d 3" % size,
+        "aes": "aes %d 3" % size,
+    }
+
+    def measure(context):
+        rounds = WARM_UP + (context.samples or ROUNDS)
+        times = {what: [] for what in commands}
+        with ranks.communicator(
+            context, 2, "tcp"
+        ) as plain, ranks.communicator(
+            context, 2, "tcp", "--encrypts"
+        ) as encrypted:
+            for number in range(rounds):
+                context.progress("round %d of %d" % (number + 1, rounds))
+                for what, command in commands.items():
+                    job = encrypted if what == "tls" else plain
+                    seconds = job.slowest(command, "median")
+                    if number >= WARM_UP:
+                        times[what].append(1e6 * seconds)
+        plain_and_aes = list(map(sum, zip(times["plain"], times["aes"])))
+        slower = max(times["plain"], times["aes"], key=statistics.median)
+        return [
+            Result(row, times["tls"], slower),
+            Result(both, times["tls"], plain_and_aes),
+        ]
+
+    return Benchmark([row, both], measure)
 
 
 def _rings():
@@ -144,7 +195,7 @@ def _rings():
 
     def measure(context):
         rounds = context.samples or ROUNDS
-        with _job(context, 2, "tcp") as job:
+        with ranks.communicator(context, 2, "tcp") as job:
             return [
                 Result(
                     row,
@@ -165,5 +216,6 @@ BENCHMARKS = [
     _against_gloo(2),
     _against_gloo(4),
     _against_torch(),
+    _encrypted(),
     _rings(),
 ]

@@ -34,7 +34,7 @@ struct Options {
   std::string store;  // of the driver; not needed
   std::string coordinator;
   std::string job;
-  std::string backend = "gloo";
+  std::string backend = "tcp";
   std::string hook = "allreduce";
 };
 

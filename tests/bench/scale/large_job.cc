@@ -15,7 +15,7 @@ constexpr int kSlots = 5;  // of a node; in 100 workers, and in 90 as well
 constexpr uint64_t kLauncher = 7;
 // Connections that have not been greeted, at most.
 constexpr size_t kAtTheDoor = 500;
-// What Gloo's TCP transport publishes for each peer.
+// For each peer; more than `tcp` publishes.
 constexpr size_t kAddressBytes = 136;
 
 // Returns the largest size of an axis, up to kSlots, that divides the workers.
@@ -26,7 +26,7 @@ int SlotsOf(int workers) {
 }
 
 std::string KeyOf(const LightWorker::Group& group, size_t rank) {
-  return absl::StrCat("gloo/", group.id, "/", rank);
+  return absl::StrCat("tcp/", group.id, "/", rank);
 }
 
 }  // namespace

@@ -48,9 +48,9 @@ class LargeJob {
   absl::StatusOr<Phase> Attach();
   // Declares, by each worker, the mesh of all nodes by the slots of a node.
   absl::StatusOr<Phase> FormGroups();
-  // Does what Gloo does to connect the workers of each node to each other: one
-  // publishes its addresses, under gloo/GROUP/RANK, and reads those of the
-  // others.
+  // Does at least what `tcp` does to connect the workers of each node to each
+  // other: each publishes its addresses, under tcp/GROUP/RANK, and reads those
+  // of the others.
   absl::StatusOr<Phase> ExchangeAddresses();
   absl::StatusOr<Phase> Heartbeats(int each);
   absl::StatusOr<Phase> Barrier();

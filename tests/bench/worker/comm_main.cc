@@ -7,10 +7,16 @@
 //   copy BYTES COUNT        what copying takes, on all ranks at once
 //   exchange BYTES COUNT    what two sockets take to send as much each way as
 //                           an all-reduce of BYTES does, of two ranks
+//   aes BYTES COUNT         what encrypting and decrypting as much as an
+//                           all-reduce of BYTES sends and receives, of two
+//                           ranks, takes a rank, on all of them at once
 //   ring HOSTS COUNT        finding the ring of hosts, which links of any cost
 //                           connect
+//   regroup                 ends this generation once its links are measured,
+//                           and connects the next one, which is ordered by them
 //
-// and answers each with a line of JSON, of seconds; or ends with an error on
+// and answers each with a line of JSON, of seconds ("regroup" with {"ring":
+// TEXT}, the ring that rank 0 has chosen and why); or ends with an error on
 // stderr.
 
 #include <algorithm>
@@ -30,10 +36,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/cancel_signal.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/backends/registry.h"
+#include "client/comm/data_key.h"
+#include "client/comm/measured_links.h"
 #include "client/comm/tcp/ring_order.h"
+#include "client/comm/tcp/tcp_communicator.h"
+#include "nlohmann/json.hpp"
+#include "tests/bench/worker/aes_limit.h"
+#include "tests/bench/worker/median.h"
 #include "tests/bench/worker/raw_pair.h"
 #include "tests/support/file_store.h"
 
@@ -47,22 +60,74 @@ struct Options {
   int size = 2;
   std::string store;
   std::string backend = "auto";
+  std::string address = "127.0.0.1";
+  bool encrypts = false;
+  bool in_ring = false;
 };
 
-// Returns the median time of some calls, each of which begins on all ranks as
-// nearly at once as the calls before it allow.
-absl::StatusOr<double> Median(int64_t count,
-                              const std::function<absl::Status()>& call) {
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < count; ++i) {
-    const absl::Time begun = Clock::Real()->Now();
-    COXSWAIN_RETURN_IF_ERROR(call());
-    seconds.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
+// The generations of this rank, one after the other. As in a session, what one
+// has measured of the links is there for the next.
+class Generations {
+ public:
+  explicit Generations(const Options& options);
+
+  // Connects the next one; the one before has ended.
+  absl::Status Connect();
+  // Waits until this one knows what each link costs, where each rank is a host.
+  absl::Status AwaitLinks() const;
+
+  const CommunicatorOptions& where() const { return where_; }
+  Communicator& communicator() { return *communicator_; }
+  std::string ring() const { return where_.links->ring(); }
+
+ private:
+  const Options options_;
+  CommunicatorOptions where_;
+  int64_t generation_ = 0;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+Generations::Generations(const Options& options) : options_(options) {
+  where_.rank = options.rank;
+  where_.size = options.size;
+  where_.address = options.address;
+  where_.store = std::make_shared<FileStore>(options.store);
+  where_.timeout = kTimeout;
+  where_.links = std::make_shared<MeasuredLinks>();
+  where_.measures_links = true;
+  where_.encrypts = options.encrypts;
+}
+
+absl::Status Generations::Connect() {
+  communicator_.reset();
+  where_.id = absl::StrCat("bench-", ++generation_);
+  if (where_.encrypts) {
+    where_.data_key = std::make_shared<DataKey>(
+        "bench", generation_, std::string(DataKey::kBytes, 'k'));
   }
-  const auto middle =
-      seconds.begin() + static_cast<int64_t>(seconds.size()) / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  TcpTuning tuning;
+  tuning.direct_ranks = 1;
+  COXSWAIN_ASSIGN_OR_RETURN(communicator_,
+                            options_.in_ring
+                                ? ConnectTcpTuned(where_, tuning)
+                                : coxswain::Connect(options_.backend, where_));
+  return absl::OkStatus();
+}
+
+absl::Status Generations::AwaitLinks() const {
+  const auto links = static_cast<size_t>(where_.size * (where_.size - 1) / 2);
+  const absl::Time end = Clock::Real()->Now() + kTimeout;
+  const CancelSignal never;
+  while (where_.links->costs().size() < links) {
+    if (Clock::Real()->Now() > end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("of ", links, " links ", where_.links->costs().size(),
+                       " were measured: there are as many only where each "
+                       "rank is in a network of its own"));
+    }
+    never.WaitFor(absl::Milliseconds(10));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<double> Reduce(Communicator& communicator, bool scatters,
@@ -110,6 +175,18 @@ absl::StatusOr<double> Exchange(const CommunicatorOptions& options,
   return Median(count, [&] { return (*pair)->Exchange(bytes); });
 }
 
+// In such an all-reduce a rank encrypts BYTES and decrypts as many.
+absl::StatusOr<double> Aes(Communicator& communicator, int64_t bytes,
+                           int64_t count) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<AesLimit> limit,
+                            AesLimit::Create());
+  COXSWAIN_RETURN_IF_ERROR(limit->Run(bytes));
+  return Median(count, [&] {
+    COXSWAIN_RETURN_IF_ERROR(communicator.Barrier()->Wait(kTimeout));
+    return limit->Run(bytes);
+  });
+}
+
 absl::StatusOr<double> Ring(int64_t hosts, int64_t count) {
   std::mt19937_64 random(1);
   LinkCosts costs(static_cast<int>(hosts));
@@ -129,9 +206,8 @@ absl::StatusOr<double> Ring(int64_t hosts, int64_t count) {
   });
 }
 
-absl::StatusOr<double> Obey(const CommunicatorOptions& options,
-                            Communicator& communicator,
-                            const std::string& line) {
+absl::StatusOr<double> Obey(Generations& generations, const std::string& line) {
+  Communicator& communicator = generations.communicator();
   std::istringstream words(line);
   std::string command;
   int64_t bytes = 0;
@@ -142,25 +218,27 @@ absl::StatusOr<double> Obey(const CommunicatorOptions& options,
       return Reduce(communicator, command == "reducescatter", bytes, count);
     }
     if (command == "copy") return Copy(communicator, bytes, count);
-    if (command == "exchange") return Exchange(options, bytes, count);
+    if (command == "exchange") {
+      return Exchange(generations.where(), bytes, count);
+    }
+    if (command == "aes") return Aes(communicator, bytes, count);
     if (command == "ring") return Ring(bytes, count);
   }
   return absl::InvalidArgumentError(absl::StrCat("no such command: ", line));
 }
 
 absl::Status Serve(const Options& options) {
-  CommunicatorOptions where;
-  where.id = "bench";
-  where.rank = options.rank;
-  where.size = options.size;
-  where.store = std::make_shared<FileStore>(options.store);
-  where.timeout = kTimeout;
-  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                            Connect(options.backend, where));
+  Generations generations(options);
+  COXSWAIN_RETURN_IF_ERROR(generations.Connect());
   std::string line;
   while (std::getline(std::cin, line)) {
-    COXSWAIN_ASSIGN_OR_RETURN(const double seconds,
-                              Obey(where, *communicator, line));
+    if (line == "regroup") {
+      COXSWAIN_RETURN_IF_ERROR(generations.AwaitLinks());
+      COXSWAIN_RETURN_IF_ERROR(generations.Connect());
+      std::cout << nlohmann::json{{"ring", generations.ring()}} << std::endl;
+      continue;
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const double seconds, Obey(generations, line));
     std::cout << absl::StrFormat("{\"median\": %.9f}", seconds) << std::endl;
   }
   return absl::OkStatus();
@@ -177,6 +255,11 @@ int main(int argc, char** argv) {
   app.add_option("--store", options.store, "a folder that all ranks share")
       ->required();
   app.add_option("--backend", options.backend)->capture_default_str();
+  app.add_option("--address", options.address, "where peers reach this rank")
+      ->capture_default_str();
+  app.add_flag("--encrypts", options.encrypts, "of tcp: TLS between the ranks");
+  app.add_flag("--in-ring", options.in_ring,
+               "tcp, in a ring, as large groups exchange, not each with each");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = coxswain::bench::Serve(options);
   if (status.ok()) return 0;

@@ -20,7 +20,7 @@ struct RankOptions {
   int size = 2;
   std::string store;  // a folder that the ranks share: see FileStore
   std::string address = "127.0.0.1";
-  std::string backend = "gloo";
+  std::string backend = "tcp";
   std::string hook = "allreduce";
   // Gradients are views into the buckets, and zeroed between steps; otherwise
   // they are tensors of their own, and dropped.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/tcp/tcp_socket.h"
@@ -30,8 +31,8 @@ absl::StatusOr<UniqueFd> AcceptPeer(const CommunicatorOptions& options,
                                     absl::Time end) {
   COXSWAIN_ASSIGN_OR_RETURN(const TcpListener listener,
                             ListenTcp(options.address));
-  COXSWAIN_RETURN_IF_ERROR(
-      options.store->Set(kKey, absl::StrCat(listener.address.port)));
+  COXSWAIN_RETURN_IF_ERROR(options.store->Set(
+      kKey, absl::StrCat(listener.address.host, " ", listener.address.port)));
   while (true) {
     COXSWAIN_RETURN_IF_ERROR(AwaitSocket(listener.socket, POLLIN, end));
     COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, AcceptTcp(listener.socket));
@@ -41,11 +42,12 @@ absl::StatusOr<UniqueFd> AcceptPeer(const CommunicatorOptions& options,
 
 absl::StatusOr<UniqueFd> CallPeer(const CommunicatorOptions& options,
                                   absl::Time end) {
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string port,
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string where,
                             options.store->Get(kKey, options.timeout));
-  TcpAddress address = {options.address, 0};
-  if (!absl::SimpleAtoi(port, &address.port)) {
-    return absl::InternalError(absl::StrCat("no port: ", port));
+  const std::vector<std::string> parts = absl::StrSplit(where, ' ');
+  TcpAddress address = {parts.front(), 0};
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts.back(), &address.port)) {
+    return absl::InternalError(absl::StrCat("no address and port: ", where));
   }
   COXSWAIN_ASSIGN_OR_RETURN(UniqueFd socket, BeginConnectTcp(address));
   COXSWAIN_RETURN_IF_ERROR(AwaitSocket(socket, POLLOUT, end));

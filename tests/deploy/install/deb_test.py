@@ -178,7 +178,7 @@ class DebTest(unittest.TestCase):
     def test_bash_completes(self):
         self.assertEqual(self.complete("ser"), ["serve"])
         self.assertEqual(self.complete("checkpoint", "ver"), ["verify"])
-        self.assertEqual(self.complete("run", "--backend", "gl"), ["gloo"])
+        self.assertEqual(self.complete("run", "--backend", "tc"), ["tcp"])
         self.assertEqual(self.complete("run", "--log-level", "de"), ["debug"])
         self.assertIn("--max-restarts", self.complete("run", "--"))
         self.assertNotIn("--max-restarts", self.complete("serve", "--"))

@@ -24,6 +24,8 @@ function head(job, plan) {
         ['Step', count(job.step)],
         ['Steps/s', number(job.steps_per_second)],
         ['Hook', plan ? said(plan.hook) : '–'],
+        job.ring && ['Ring', said(`${job.ring.order}, since generation ` +
+            `${job.ring.since_generation}; ${job.ring.reason}`)],
         ['Left processes', bytes(job.traffic.wire_bytes)],
         ['Saved by hooks', bytes(job.traffic.saved_bytes)],
       ]),

@@ -1,0 +1,26 @@
+#ifndef COXSWAIN_CLIENT_RESUME_SESSION_CHECKPOINTS_H_
+#define COXSWAIN_CLIENT_RESUME_SESSION_CHECKPOINTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/checkpoint/async_checkpoint.h"
+#include "client/session/session.h"
+
+namespace coxswain {
+
+// Returns the options of an AsyncCheckpoint of all ranks of a session, which
+// outlives it: who they are, and how they connect.
+AsyncCheckpoint::Options SaverOf(Session& session);
+
+// Returns the id of the job's newest checkpoint, the same on all ranks: that of
+// rank 0. All ranks call it, each time with another number, the same on all of
+// them.
+//   NOT_FOUND    there is none
+//   UNAVAILABLE  rank 0 could not list them
+absl::StatusOr<std::string> AgreeOnNewest(Session& session, int64_t number = 0);
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_RESUME_SESSION_CHECKPOINTS_H_

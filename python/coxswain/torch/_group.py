@@ -1,0 +1,149 @@
+"""torch's default process group of one generation, which may end at any time.
+
+Gloo cannot be aborted: its group waits for a lost peer when it is made, and
+when it is destroyed, until its timeout. So both happen on threads that are left
+behind if need be. NCCL's groups are aborted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import threading
+import time
+from typing import Any, Callable, List, Optional
+
+import torch
+import torch.distributed as dist
+
+from ..errors import Error
+from ..session import Session
+from ._store import TorchStore
+
+# Gloo, as it is made here.
+GLOO = "coxswain_gloo"
+
+# Of the keys; the store is another one in each generation.
+_PREFIX = "torch/elastic/"
+
+# How often it is checked whether the generation has ended.
+_SLICE_S = 0.05
+
+_FINISH_S = 5
+# Threads that make groups of generations that have ended, or end them.
+_left_behind: List[threading.Thread] = []
+
+_logger = logging.getLogger(__name__)
+# Whose generation the groups are of that are made now.
+_making: Optional[Session] = None
+
+
+def make(
+    session: Session,
+    on_cpu: bool,
+    backend: Optional[str],
+    timeout: float,
+) -> None:
+    """Makes the default process group over the session's store.
+
+    on_cpu: whether the model is; decides the back end if that is not given.
+    timeout: of its collectives, in seconds.
+
+    Raises the session's error if the generation ends meanwhile.
+    """
+    global _making
+    _register()
+    if backend is None:
+        backend = GLOO if on_cpu else "cpu:%s,cuda:nccl" % GLOO
+    _making = session
+    dist.init_process_group(
+        backend,
+        store=TorchStore(session, _PREFIX),
+        rank=session.rank,
+        world_size=session.world_size,
+        timeout=datetime.timedelta(seconds=timeout),
+    )
+
+
+def release(held: List[Any]) -> None:
+    """Ends the default process group, and all others, without a wait for peers.
+
+    held: what else refers to them, such as a model; emptied.
+    """
+    if dist.is_initialized():
+        held.extend(dist.distributed_c10d._world.pg_map)
+        try:
+            _end_groups()
+        except RuntimeError as error:
+            _logger.warning("torch's process group was not ended: %s", error)
+    # Gloo's destructors wait for what is under way, on the thread that gives
+    # the last reference up. Once one rank has closed its connections, its
+    # peers' end too.
+    thread = threading.Thread(
+        target=held.clear, name="coxswain-old-group", daemon=True
+    )
+    thread.start()
+    _leave_behind(thread)
+
+
+def finish() -> None:
+    """Waits, a few seconds at most, until all groups have ended, or failed to
+    begin: a thread of Python's that comes back from one while the process exits
+    would crash it."""
+    deadline = time.monotonic() + _FINISH_S
+    for thread in _left_behind:
+        thread.join(max(0, deadline - time.monotonic()))
+
+
+def _leave_behind(thread: threading.Thread) -> None:
+    alive = [one for one in _left_behind if one.is_alive()]
+    _left_behind[:] = alive + [thread]
+
+
+def _end_groups() -> None:
+    backends = dist.get_backend_config()
+    if "nccl" in backends:
+        dist.distributed_c10d._abort_process_group()
+    else:
+        dist.destroy_process_group()
+
+
+def _register() -> None:
+    if GLOO.upper() not in dist.Backend.__dict__:
+        dist.Backend.register_backend(GLOO, _gloo, devices=["cpu"])
+
+
+def _gloo(
+    store: Any, rank: int, size: int, timeout: datetime.timedelta
+) -> Any:
+    """Returns a group of Gloo. Raises the session's error if the generation
+    ends before all ranks are connected."""
+    session = _making
+    return _within(
+        session,
+        lambda: dist.ProcessGroupGloo(store, rank, size, timeout=timeout),
+    )
+
+
+def _within(session: Optional[Session], make_group: Callable[[], Any]) -> Any:
+    """Returns what a function returns on a thread of its own."""
+    made: List[Any] = []
+    failed: List[BaseException] = []
+
+    def work() -> None:
+        try:
+            made.append(make_group())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, name="coxswain-group", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_SLICE_S)
+        ended = session.ended if session is not None else None
+        if ended is not None and thread.is_alive():
+            _leave_behind(thread)
+            raise ended
+    if failed:
+        raise failed[0]
+    return made[0]

@@ -1,0 +1,318 @@
+"""How the ranks of a new generation come to the same state.
+
+As client/elastic/rank_facts.h has it for programs in C++: the lowest rank of
+those with the newest step is the source; those that are behind, and newcomers,
+copy what it has.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import dataclasses
+import random
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+from ..errors import Code, Error
+from ..session import Session
+from ._copies import broadcast_bytes, broadcast_tensors
+from ._elastic_state import State, data_loss, tensors_of
+
+
+@dataclasses.dataclass
+class Standing:
+    """What a rank has from earlier generations.
+
+    lineage: a random number, made where training begins and copied with the
+        state: states of different lineages have nothing in common. 0: there is
+        no state yet.
+    recovered: the last generation that this rank began to train in; 0: none.
+    trained: the one in which the state's last step was taken.
+    """
+
+    lineage: int = 0
+    recovered: int = 0
+    trained: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Recovery:
+    """How a generation began.
+
+    began: no rank had a state of a generation before: training begins.
+    source: the rank whose state others have copied; None: all had the same.
+    copied: this rank has.
+    warnings: training that is lost, each in a sentence; the same on all ranks.
+    """
+
+    generation: int
+    rank: int
+    world_size: int
+    step: int
+    began: bool
+    source: Optional[int]
+    copied: bool
+    warnings: Tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Facts:
+    """What a rank reports of its state: the numbers that travel."""
+
+    has_state: int
+    lineage: int
+    recovered: int
+    trained: int
+    step: int
+    layout: int
+    parameters: int  # hashes of their bits, ...
+    rest: int  # ... of the optimizers' tensors ...
+    loose: int  # ... and of what may differ after the same step
+
+    def has_same_step(self, other: _Facts) -> bool:
+        return self._taken() == other._taken()
+
+    def _taken(self) -> Tuple[int, ...]:
+        return self.has_state, self.lineage, self.trained, self.step
+
+
+_COUNT = len(dataclasses.fields(_Facts))
+
+
+def recover(session: Session, state: State, standing: Standing) -> Recovery:
+    """Brings all ranks to the state of the last step that any of them has
+    taken, and checks that they hold the same bits then. Called by all ranks.
+
+    A rank takes over what it lacks once all of it has come: if a member is lost
+    before, it still has what it had.
+
+    Raises Error with the code FAILED_PRECONDITION, naming ranks whose model has
+    other tensors, on these, and with ABORTED on the others; with DATA_LOSS if
+    ranks hold different bits of the same step, or no rank has a whole state
+    though there was one, and on a rank that cannot take the copy over; and the
+    session's errors, such as PeerLost.
+    """
+    facts = _exchange(session, _facts_of(state, standing))
+    source = _source(facts)
+    newest = facts[source]
+    _check_layouts(facts, source, session.rank)
+    _check_not_lost(facts, source)
+    # States that belong to no generation yet may be anything.
+    same = [
+        bool(newest.has_state) and one.has_same_step(newest) for one in facts
+    ]
+    _check_bits(facts, source, [i for i, one in enumerate(same) if one])
+    behind = [i for i, one in enumerate(same) if not one and i != source]
+    copies = session.rank in behind
+    if behind:
+        _copy(session, state, source, newest.step, copies)
+    # From here on it holds what all hold, whatever becomes of the rest.
+    state.whole = True
+    standing.lineage = newest.lineage
+    standing.trained = newest.trained
+    if behind:
+        now = _exchange(session, _facts_of(state, standing))
+        _check_bits(now, source, range(len(now)))
+    loose = [
+        i for i, one in enumerate(facts)
+        if same[i] and one.loose != newest.loose
+    ]
+    _copy_loose(session, state, source, loose)
+    standing.recovered = session.generation or 0
+    return Recovery(
+        generation=session.generation or 0,
+        rank=session.rank,
+        world_size=session.world_size,
+        step=state.step,
+        began=not newest.has_state,
+        source=source if behind else None,
+        copied=copies,
+        warnings=tuple(_warnings(facts, source, loose)),
+    )
+
+
+def _facts_of(state: State, standing: Standing) -> _Facts:
+    parameters, rest, loose = state.checksums()
+    return _Facts(
+        has_state=int(standing.lineage != 0 and state.whole),
+        lineage=standing.lineage or random.SystemRandom().getrandbits(62) + 1,
+        recovered=standing.recovered,
+        trained=standing.trained,
+        step=state.step,
+        layout=state.layout(),
+        parameters=parameters,
+        rest=rest,
+        loose=loose,
+    )
+
+
+def _exchange(session: Session, own: _Facts) -> List[_Facts]:
+    numbers = array.array("q", dataclasses.astuple(own))
+    everything = array.array("q", [0]) * (_COUNT * session.world_size)
+    session.all_gather(numbers, everything)
+    return [
+        _Facts(*everything[i:i + _COUNT])
+        for i in range(0, len(everything), _COUNT)
+    ]
+
+
+def _source(facts: Sequence[_Facts]) -> int:
+    """Returns the lowest rank of those whose state all go on with.
+
+    In a lineage a rank that returns after others have trained without it does
+    not count, whatever its step. Of lineages the one with more steps counts,
+    whenever it was trained.
+    """
+    firsts: Dict[int, int] = {}
+    for i, one in enumerate(facts):
+        # Ranks without a state are lineages of their own.
+        key = one.lineage if one.has_state else -1 - i
+        first = facts[firsts.setdefault(key, i)]
+        if (one.trained, one.step) > (first.trained, first.step):
+            firsts[key] = i
+    return max(
+        firsts.values(),
+        key=lambda i: (
+            facts[i].has_state, facts[i].step, facts[i].trained, -i
+        ),
+    )
+
+
+def _check_layouts(
+    facts: Sequence[_Facts], source: int, rank: int
+) -> None:
+    others = [
+        i for i, one in enumerate(facts) if one.layout != facts[source].layout
+    ]
+    if not others:
+        return
+    error = Error(
+        "the model of %s has other tensors than that of rank %d, whose state "
+        "all ranks continue from: start all workers with the same model"
+        % (_named(others), source)
+    )
+    # With nothing trained yet it is unknown whose model is meant.
+    at_fault = rank in others or not facts[source].has_state
+    error.code = Code.FAILED_PRECONDITION if at_fault else Code.ABORTED
+    error.ranks = tuple(others)
+    raise error
+
+
+def _check_not_lost(facts: Sequence[_Facts], source: int) -> None:
+    if facts[source].has_state:
+        return
+    for i, one in enumerate(facts):
+        if one.recovered:
+            raise data_loss(
+                "rank %d has trained before, but no rank has a whole state: "
+                "those that had one were lost; start the job again from a "
+                "checkpoint" % i
+            )
+
+
+def _check_bits(
+    facts: Sequence[_Facts], source: int, compared: Iterable[int]
+) -> None:
+    bits = facts[source].parameters, facts[source].rest
+    others = [
+        i for i in compared if (facts[i].parameters, facts[i].rest) != bits
+    ]
+    if not others:
+        return
+    error = data_loss(
+        "the parameters or the optimizer's tensors of %s are not those of rank "
+        "%d after the same step %d: the ranks have trained apart, or their "
+        "memory is damaged; start the job again from a checkpoint"
+        % (_named(others), source, facts[source].step)
+    )
+    error.ranks = tuple(others)
+    raise error
+
+
+def _copy(
+    session: Session, state: State, source: int, step: int, takes: bool
+) -> None:
+    """Takes part in the copying, and takes the copy over where it is needed."""
+    parameters = broadcast_tensors(
+        session, state.parameters(), source, takes
+    )
+    buffers = broadcast_tensors(session, state.buffers(), source, takes)
+    rest = _rest(session, state, source, takes)
+    if takes:
+        with _taking(source):
+            state.take(step, parameters, buffers, *rest)
+
+
+def _copy_loose(
+    session: Session, state: State, source: int, loose: Sequence[int]
+) -> None:
+    """Copies what ranks may hold different bits of after the same step."""
+    if loose:
+        takes = session.rank in loose
+        rest = _rest(session, state, source, takes)
+        if takes:
+            with _taking(source):
+                state.take_rest(*rest)
+    state.take_buffers(
+        broadcast_tensors(session, state.buffers(), source, True)
+    )
+
+
+@contextlib.contextmanager
+def _taking(source: int) -> Iterator[None]:
+    """Raises Error with the code DATA_LOSS if a block fails to take over what
+    has come."""
+    try:
+        yield
+    except Exception as error:
+        # Half of it is there, and training must not begin with that.
+        raise data_loss(
+            "the state of rank %d cannot be taken over: %s; start this worker "
+            "again" % (source, error)
+        ) from error
+
+
+def _rest(
+    session: Session, state: State, source: int, takes: bool
+) -> Tuple[bytes, List[torch.Tensor], bytes]:
+    """Returns what State.take_rest takes over, where this rank does."""
+    text, counter = b"", b""
+    tensors: List[torch.Tensor] = []
+    if session.rank == source:
+        text, tensors = state.save()
+        counter = state.save_counter()
+    text = broadcast_bytes(session, text, source)
+    if session.rank != source:
+        tensors = tensors_of(text)
+    tensors = broadcast_tensors(session, tensors, source, takes)
+    counter = broadcast_bytes(session, counter, source)
+    return text, tensors, counter
+
+
+def _warnings(
+    facts: Sequence[_Facts], source: int, loose: Sequence[int]
+) -> List[str]:
+    newest = facts[source]
+    found = [
+        "rank %d has trained apart from the others, from a beginning of its "
+        "own, and was at step %d; it goes on with the state of rank %d, of "
+        "step %d" % (i, one.step, source, newest.step)
+        for i, one in enumerate(facts)
+        if one.has_state and one.lineage != newest.lineage
+    ]
+    if loose:
+        found.append(
+            "the counters, the optimizer's options, such as learning rates, or "
+            "the objects in `also` of %s were not those of rank %d after the "
+            "same step; all ranks continue from the latter's"
+            % (_named(loose), source)
+        )
+    return found
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(
+        map(str, ranks)
+    )

@@ -1,0 +1,383 @@
+"""What elastic_state_test runs in the Python that has torch."""
+
+import array
+import dataclasses
+import io
+import threading
+import types
+import unittest
+
+import torch
+
+import coxswain
+import coxswain.torch
+from coxswain.torch import _copies, _elastic, _group, _hooks, _recovery
+from coxswain.torch._elastic_state import State, tensors_of
+
+
+def facts(**given):
+    made = dict(
+        has_state=1, lineage=7, recovered=2, trained=2, step=10, layout=1,
+        parameters=3, rest=4, loose=5,
+    )
+    made.update(given)
+    return _recovery._Facts(**made)
+
+
+class SourceTest(unittest.TestCase):
+    def assert_source(self, expected, *all_facts):
+        self.assertEqual(_recovery._source(all_facts), expected)
+
+    def test_the_lowest_of_the_newest(self):
+        self.assert_source(0, facts(), facts())
+        self.assert_source(1, facts(), facts(step=11), facts(step=11))
+
+    def test_a_newcomer_is_none(self):
+        new = facts(has_state=0, lineage=99, recovered=0, trained=0, step=50)
+        self.assert_source(1, new, facts())
+        self.assert_source(0, new, new)
+
+    def test_one_that_others_have_trained_without_is_none(self):
+        self.assert_source(1, facts(trained=2, step=12), facts(trained=3))
+
+    def test_of_lineages_the_one_with_more_steps(self):
+        other = facts(lineage=8, trained=9, step=3)
+        self.assert_source(1, other, facts())
+        found = _recovery._warnings([other, facts()], 1, [])
+        self.assertEqual(len(found), 1)
+        self.assertIn("rank 0 has trained apart", found[0])
+
+
+class ChecksTest(unittest.TestCase):
+    def test_other_tensors(self):
+        both = [facts(), facts(layout=2)]
+        for rank, code in ((0, 10), (1, 9)):
+            with self.assertRaises(coxswain.Error) as raised:
+                _recovery._check_layouts(both, 0, rank)
+            self.assertEqual(raised.exception.code, code)
+            self.assertEqual(raised.exception.ranks, (1,))
+
+    def test_other_bits(self):
+        both = [facts(), facts(rest=5)]
+        with self.assertRaises(coxswain.Error) as raised:
+            _recovery._check_bits(both, 0, [0, 1])
+        self.assertEqual(raised.exception.code, coxswain.Code.DATA_LOSS)
+        self.assertIn("step 10", str(raised.exception))
+        _recovery._check_bits(both, 0, [0])
+        _recovery._check_bits([facts(), facts(loose=6)], 0, [0, 1])
+
+    def test_no_whole_state(self):
+        cut_short = facts(has_state=0)
+        new = facts(has_state=0, recovered=0)
+        with self.assertRaises(coxswain.Error) as raised:
+            _recovery._check_not_lost([new, cut_short], 0)
+        self.assertIn("rank 1", str(raised.exception))
+        _recovery._check_not_lost([new, new], 0)
+        _recovery._check_not_lost([facts(), cut_short], 0)
+
+
+class Lost(Exception):
+    pass
+
+
+class Recorded:
+    """Rank 0, which keeps what its collectives send, in their order."""
+
+    rank, world_size, generation = 0, 2, 5
+
+    def __init__(self, other):
+        self.other = other  # rank 1's facts, until it has copied
+        self.sent = []
+
+    def all_gather(self, numbers, everything):
+        everything[:] = numbers + self.other
+        self.other = numbers
+        self.sent.append(numbers)
+
+    def broadcast(self, data, root):
+        self.sent.append(bytes(data))
+
+
+class Replayed:
+    """Rank 1, whose peer sends this and is then lost."""
+
+    rank, world_size, generation = 1, 2, 5
+
+    def __init__(self, sent):
+        self.sent = list(sent)
+
+    def all_gather(self, numbers, everything):
+        everything[:] = self._next() + numbers
+
+    def broadcast(self, data, root):
+        memoryview(data).cast("B")[:] = self._next()
+
+    def _next(self):
+        if not self.sent:
+            raise Lost()
+        return self.sent.pop(0)
+
+
+class RecoverTest(unittest.TestCase):
+    def made(self, seed, steps):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(steps):
+            model(torch.randn(5, 3)).square().sum().backward()
+            optimizer.step()
+        state = State(model, {"optimizer": optimizer}, steps, {"rows": steps})
+        trained = _recovery.Standing(lineage=7, recovered=2, trained=2)
+        return state, trained if steps else _recovery.Standing()
+
+    def all_of(self, state):
+        return (
+            state.step, dict(state.counter), state.checksums(),
+            [one.tolist() for one in state.buffers()],
+        )
+
+    def sent_to(self, other):
+        """Returns what a source of step 4 sends, and all that it has."""
+        state, standing = self.made(0, 4)
+        session = Recorded(
+            array.array("q", dataclasses.astuple(_recovery._facts_of(*other)))
+        )
+        _recovery.recover(session, state, standing)
+        return session.sent, self.all_of(state)
+
+    def test_wherever_the_source_is_lost_no_rank_has_half_of_its_state(self):
+        for steps in (0, 3):
+            sent, all_of_source = self.sent_to(self.made(1, steps))
+            copied = []
+            for count in range(len(sent)):
+                state, standing = self.made(1, steps)
+                before = self.all_of(state), dataclasses.replace(standing)
+                with self.assertRaises(Lost):
+                    _recovery.recover(
+                        Replayed(sent[:count]), state, standing
+                    )
+                self.assertTrue(state.whole)
+                copied.append(standing.trained == 2 and state.step == 4)
+                if copied[-1]:
+                    self.assertEqual(self.all_of(state), all_of_source)
+                else:
+                    self.assertEqual((self.all_of(state), standing), before)
+            self.assertEqual(sorted(set(copied)), [False, True])
+
+    def test_a_rank_that_cannot_take_the_copy_ends(self):
+        state, standing = self.made(1, 0)
+        sent, _ = self.sent_to((state, standing))
+
+        def refuse(_):
+            raise MemoryError("no room for it")
+
+        state._objects["optimizer"].load_state_dict = refuse
+        with self.assertRaises(coxswain.Error) as raised:
+            _recovery.recover(Replayed(sent), state, standing)
+        self.assertEqual(raised.exception.code, coxswain.Code.DATA_LOSS)
+        self.assertIn("no room for it", str(raised.exception))
+        self.assertFalse(state.whole)
+        self.assertEqual(standing.lineage, 0)
+
+
+class Alone:
+    """A session of one rank, which sends to itself."""
+
+    rank, world_size = 0, 1
+
+    def broadcast(self, data, root):
+        pass
+
+
+class CopiesTest(unittest.TestCase):
+    def test_each_tensor_has_memory_of_its_own(self):
+        sent = [
+            torch.arange(3.0), torch.tensor(7), torch.zeros(0),
+            torch.ones(2, 2, dtype=torch.bfloat16),
+        ]
+        received = _copies.broadcast_tensors(Alone(), sent, 0, True)
+        torch.save(received, io.BytesIO())  # Refuses memory of two types.
+        for one, other in zip(received, sent):
+            self.assertTrue(torch.equal(one, other))
+            self.assertEqual(
+                one.untyped_storage().nbytes(), one.numel() * one.element_size()
+            )
+
+
+class LeftBehindTest(unittest.TestCase):
+    def test_buckets_of_a_closed_session_are_given_up(self):
+        before, now = types.SimpleNamespace(_handle=5), (6, b"train")
+        _hooks._in_use.update({(5, b"train"): [1], (5, b"x"): [2], now: [3]})
+        self.addCleanup(_hooks._in_use.clear)
+        _hooks.forget(before)
+        self.assertEqual(_hooks._in_use, {now: [3]})
+
+    def test_a_group_that_is_being_made_is_waited_for_at_the_end(self):
+        ended = types.SimpleNamespace(ended=coxswain.PeerLost("rank 1"))
+        let, made = threading.Event(), []
+        with self.assertRaises(coxswain.PeerLost):
+            _group._within(ended, lambda: (let.wait(), made.append(1)))
+        self.assertEqual(made, [])
+        let.set()
+        _group.finish()
+        self.assertEqual(made, [1])
+
+
+class StateTest(unittest.TestCase):
+    def made(self, kind, **options):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)
+        )
+        optimizer = kind(model.parameters(), **options)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=0.1, total_steps=10, cycle_momentum=False,
+        )
+        objects = {"optimizer": optimizer, "scheduler": scheduler}
+        return model, State(model, objects, 0, {}), optimizer, scheduler
+
+    def train(self, model, optimizer, scheduler):
+        model(torch.randn(5, 3)).square().sum().backward()
+        optimizer.step()
+        scheduler.step()
+
+    def test_it_is_the_same_where_it_was_copied(self):
+        for kind, options in (
+            (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+            (torch.optim.AdamW, {"amsgrad": True}),
+            (torch.optim.Adagrad, {}),
+            (torch.optim.NAdam, {}),
+            (torch.optim.RMSprop, {"momentum": 0.5}),
+        ):
+            model, state, *others = self.made(kind, **options)
+            self.train(model, *others)
+            state.counter["rows"] = 2**60
+            _, copy, *_ = self.made(kind, **options)
+            self.assertNotEqual(copy.checksums(), state.checksums())
+            text, tensors = state.save()
+            expected = [(one.dtype, one.shape) for one in tensors]
+            found = [(one.dtype, one.shape) for one in tensors_of(text)]
+            self.assertEqual(found, expected)
+            copy.take(
+                5, [one.clone() for one in state.parameters()],
+                [one.clone() for one in state.buffers()], text,
+                [one.clone() for one in tensors], state.save_counter(),
+            )
+            self.assertEqual(copy.checksums(), state.checksums(), kind)
+            for one, other in zip(copy.buffers(), state.buffers()):
+                self.assertTrue(torch.equal(one, other))
+            self.assertEqual((copy.step, copy.counter["rows"]), (5, 2**60))
+
+    def test_an_optimizer_keeps_types_that_are_not_those_of_parameters(self):
+        def made():
+            layer = torch.nn.Linear(3, 4, dtype=torch.bfloat16)
+            optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+            return layer, State(layer, {"optimizer": optimizer}, 0, {}), optimizer
+
+        layer, state, optimizer = made()
+        mean = torch.full((3,), 1 / 3)
+        optimizer.state[layer.weight] = {
+            "mean": mean, "history": [mean * 2], "count": torch.tensor(1 / 7)
+        }
+        other, copy, its = made()
+        text, tensors = state.save()
+        copy.take_rest(text, [one.clone() for one in tensors], b"{}")
+        self.assertEqual(copy.checksums()[1], state.checksums()[1])
+        self.assertEqual(its.state[other.weight]["mean"].dtype, torch.float32)
+        self.assertNotIn(other.bias, its.state)
+
+    def test_what_comes_after_a_step_may_differ_and_is_taken_over(self):
+        model, state, optimizer, scheduler = self.made(torch.optim.Adam)
+        self.train(model, optimizer, scheduler)
+        text, tensors = state.save()
+        before, counter = state.checksums(), state.save_counter()
+        tensors = [one.clone() for one in tensors]
+        scheduler.step()
+        state.counter["rows"] = 1
+        after = state.checksums()
+        self.assertEqual(after[:2], before[:2])
+        self.assertNotEqual(after[2], before[2])
+        state.take_rest(text, tensors, counter)
+        self.assertEqual(state.checksums(), before)
+        self.train(model, optimizer, scheduler)
+        self.assertNotEqual(state.checksums()[1], before[1])
+
+    def test_a_window_is_undone_and_what_is_between_windows_is_not(self):
+        model, state, *others = self.made(torch.optim.SGD)
+        counter = state.counter
+        state.counter["rows"] = 3
+        state.roll_back()
+        self.assertEqual(counter["rows"], 3)
+        state.keep(1)
+        before = [one.clone() for one in model.buffers()]
+        state.begin()
+        model(torch.randn(5, 3)).sum().backward()
+        counter["rows"] += 4
+        counter["new"] = 1
+        state.roll_back()
+        self.assertEqual(dict(counter), {"rows": 3})
+        self.assertIs(counter, state.counter)
+        for one, other in zip(model.buffers(), before):
+            self.assertTrue(torch.equal(one, other))
+        self.assertTrue(all(one.grad is None for one in model.parameters()))
+
+    def test_what_cannot_be_copied_is_named(self):
+        model, state, optimizer, _ = self.made(torch.optim.SGD)
+        optimizer.param_groups[0]["mine"] = object()
+        with self.assertRaises(coxswain.InvalidArgument) as raised:
+            state.save()
+        self.assertIn("'mine'", str(raised.exception))
+        state.counter["rows"] = 0.5
+        with self.assertRaises(coxswain.InvalidArgument):
+            state.save_counter()
+
+    def test_what_cannot_be_taken_over_is_data_loss(self):
+        model, state, *_ = self.made(torch.optim.SGD)
+        broken = types.SimpleNamespace(state_dict=dict, load_state_dict=None)
+        state._objects["broken"] = broken
+        with self.assertRaises(coxswain.Error) as raised:
+            _recovery._copy_loose(Alone(), state, 0, [0])
+        self.assertEqual(raised.exception.code, coxswain.Code.DATA_LOSS)
+        self.assertIn("cannot be taken over", str(raised.exception))
+        self.assertFalse(state.whole)
+
+    def test_bytes_that_are_no_state(self):
+        _, state, *_ = self.made(torch.optim.SGD)
+        for text in (
+            b"", b"[]", b"\xff", b'{"a": {"tensor": [1, "float32", []]}}',
+            b'{"a": {"tensor": [0, "nothing", [1]]}}',
+            b'{"a": {"tensor": [0, "float32", [-1]]}}',
+            b'{"a": {"tensor": [0, "float32", [4294967296, 4294967296]]}}',
+            b'{"a": {"tensor": [0, "float32", [%d]]}}' % 2**70,
+        ):
+            with self.assertRaises(coxswain.Error) as raised:
+                tensors_of(text)
+            self.assertEqual(raised.exception.code, coxswain.Code.DATA_LOSS)
+        with self.assertRaises(coxswain.Error):
+            state.take(1, state.parameters(), [], b"{}", [], b"{}")
+        self.assertFalse(state.whole)
+
+
+class ArgumentsTest(unittest.TestCase):
+    def test_checkpoints_are_refused(self):
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters())
+        for name in ("checkpoint", "checkpoint_own", "stop_on_sigterm"):
+            with self.assertRaises(coxswain.InvalidArgument) as raised:
+                coxswain.torch.elastic(
+                    model, optimizer, print, follow={name: {}}
+                )
+            self.assertIn(name + ", and elastic saves", str(raised.exception))
+
+    def test_a_checkpoint_that_is_asked_for_is_warned_of_once(self):
+        with self.assertLogs("coxswain.torch", "WARNING") as logs:
+            _elastic._warn_of_checkpoint("an operator asked for it")
+            _elastic._warn_of_checkpoint("an operator asked for it")
+        self.assertEqual(len(logs.output), 1)
+        self.assertIn("an operator asked for it", logs.output[0])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,309 @@
+"""Scenes of exchange_test: Coxswain exchanges the buckets, on two ranks."""
+
+import contextlib
+import pickle
+
+import scene_support
+import torch
+import torch.distributed as dist
+from scene_support import check, digest, plan_set, raised
+from torch.nn.parallel import DistributedDataParallel
+from torch_scenes import (
+    Checkpointed,
+    Unused,
+    batch,
+    layers,
+    loss,
+    pair,
+    same,
+    train,
+    train_followed,
+)
+
+import coxswain
+import coxswain.torch as cx
+from coxswain.torch import _follow
+
+
+class Missing(Unused):
+    """Whose first layer, which has the last bucket, is left out later."""
+
+    whole = True
+
+    def forward(self, x):
+        return self.unused(self.used(x) if self.whole else x)
+
+
+def ours(model, optimizer=None, **named):
+    return cx.follow(model, optimizer, exchange="coxswain", **named)
+
+
+def on_all_ranks(value):
+    """Checks that all ranks have the same."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    check(all(one == values[0] for one in values), values)
+
+
+def bit_by_bit():
+    """allreduce leaves the bits of torch's own exchange."""
+    cx.init(plan={"accumulation": 2})
+    for steps, module, options in (
+        (50, layers(), {}),
+        (50, layers(), {"gradient_as_bucket_view": True}),
+        (8, Unused(), {"find_unused_parameters": True}),
+        (8, Checkpointed(False), {}),
+    ):
+        plain, theirs, model, optimizer = pair(module, **options)
+        run = ours(model, optimizer)
+        train(plain, theirs, 2, steps)
+        train_followed(run, model, optimizer, 2, steps)
+        check(run.schedule.step == steps and same(plain, model), options)
+    # A window that the program makes by itself.
+    for micro in range(2):
+        with model.no_sync() if micro == 0 else contextlib.nullcontext():
+            (loss(model, batch(8, micro)) / 2).backward()
+    check(run.schedule.step == 9)
+
+
+def compiled():
+    cx.init()
+    for backend in ("eager", "aot_eager"):
+        plain, theirs, model, optimizer = pair(layers(), bucket_cap_mb=25)
+        run = ours(torch.compile(model, backend=backend), optimizer)
+        fast = torch.compile(model, backend=backend)
+        slow = torch.compile(plain, backend=backend)
+        train(slow, theirs, 1, 5)
+        train(fast, optimizer, 1, 5)
+        check(run.schedule.step == 5 and same(plain, model), backend)
+
+
+def joined():
+    """Ranks with different amounts of data, by DistributedDataParallel's
+    join()."""
+    session = cx.init(plan="uneven_data=wait_for_all")
+    plain, theirs, model, optimizer = pair(layers())
+    run = ours(model)
+    for one, steps in ((plain, theirs), (model, optimizer)):
+        with one.join():
+            for step in range(2 + 2 * session.rank):
+                loss(one, batch(step, 0)).backward()
+                steps.step()
+                steps.zero_grad()
+    check(run.schedule.step == 4, run.schedule.step)
+    check(same(plain, model))
+    on_all_ranks(digest(model))
+
+
+def every_batch():
+    cx.init(plan="accumulation=3 sync_each_batch=true")
+    # torch's static_graph does not go with no_sync().
+    for options in ({}, {"static_graph": True}):
+        plain, theirs, model, optimizer = pair(layers(), **options)
+        run = ours(model)
+        train_followed(run, model, optimizer, 3, 17)
+        for step in range(17):
+            for micro in range(3):
+                (loss(plain, batch(step, micro)) / 3).backward()
+            theirs.step()
+            theirs.zero_grad()
+        check(run.schedule.step == 17 and same(plain, model), options)
+
+
+POWERSGD = "powersgd(rank=2,start_step=2)"
+HOOKS = ("fp16", "bf16", POWERSGD, "fp16(%s)" % POWERSGD, "int8")
+
+
+def hooks():
+    """The plan changes the hook between the models, and within them."""
+    session = cx.init(plan={"hook": HOOKS[0]})
+    plain, theirs, model, optimizer = pair(layers())
+    # The plan changes with the first model's exchanges.
+    first = ours(model, optimizer), model, optimizer
+    train(plain, theirs, 1, 6)
+    found = []
+    for hook in HOOKS:
+        _, _, model, optimizer = pair(layers())
+        run = ours(model, optimizer)
+        set_hook(session, hook)
+        train_followed(*first, 1, 1)
+        while first[0].plan.hook != coxswain.canonical_hook(hook):
+            train_followed(*first, 1, 1)
+        on_all_ranks(digest(first[1]))
+        train_followed(run, model, optimizer, 1, 6)
+        far = max(
+            (a - b).abs().max().item()
+            for a, b in zip(plain.parameters(), model.parameters())
+        )
+        check(0 < far < 0.2, hook, far)
+        on_all_ranks(digest(model))
+        found.append(digest(model))
+    # Each of them is another one.
+    check(len(set(found)) == len(HOOKS), found)
+
+
+def set_hook(session, hook):
+    if session.rank == 0:
+        plan_set(session, "hook=" + hook, "hook_state=reset")
+    session.barrier("the plan has " + hook, timeout=60)
+
+
+def stops_and_skips():
+    """Votes, skipped steps, changes of the plan and the end."""
+    session = cx.init(
+        plan={"accumulation": 2, "commit_vote": True, "hook": POWERSGD}
+    )
+    _, _, model, optimizer = pair(layers())
+    run = ours(model, optimizer, hook=POWERSGD, skip_non_finite=True)
+    train_followed(run, model, optimizer, 2, 4)
+    before = digest(model), pickle.dumps(optimizer.state_dict())
+    remembered = run.state_dict()
+    for micro in range(2):
+        x = batch(2, micro)
+        if session.rank == 1 and micro == 1:
+            x[0] = float("nan")
+        with run.accumulate():
+            loss(model, x).backward()
+    check(run.skipped and "rank 1" in run.decision.reason, run.decision)
+    check(all(p.grad is None for p in model.parameters()))
+    optimizer.step()
+    check(before == (digest(model), pickle.dumps(optimizer.state_dict())))
+    # The hook has forgotten the step, too.
+    check(run.state_dict() == remembered)
+    train_followed(run, model, optimizer, 2, 1)
+    check(digest(model) != before[0] and run.state_dict() != remembered)
+    if session.rank == 0:
+        plan_set(session, "accumulation=1")
+    session.barrier("the plan is set", timeout=60)
+    while run.plan.accumulation != 1:
+        train_followed(run, model, optimizer, run.plan.accumulation, 1)
+    train_followed(run, model, optimizer, 1, 2)
+    on_all_ranks(digest(model))
+    run.request_stop("enough")
+    while not run.stopping:
+        train_followed(run, model, optimizer, 1, 1)
+    check("enough" in run.stopping)
+
+
+def remembers():
+    """A model goes on from a state, as it would have gone on without."""
+    cx.init(plan={"hook": POWERSGD})
+    _, _, model, optimizer = pair(layers())
+    run = ours(model, optimizer)
+    train_followed(run, model, optimizer, 1, 6)
+    states = model.state_dict(), optimizer.state_dict(), run.state_dict()
+    saved = pickle.dumps(states)
+    on_all_ranks(states[2])
+    train_followed(run, model, optimizer, 1, 3)
+    for with_state in (True, False):
+        _, _, again, other = pair(layers())
+        restored = ours(again, other)
+        # torch divides the buckets as before from the second step on.
+        train_followed(restored, again, other, 1, 1)
+        states = pickle.loads(saved)
+        again.load_state_dict(states[0])
+        other.load_state_dict(states[1])
+        if with_state:
+            restored.load_state_dict(states[2])
+        for step in range(3):
+            loss(again, batch(step, 0)).backward()
+            other.step()
+            other.zero_grad()
+        on_all_ranks(digest(again))
+        # Errors were the ranks' own, and are their mean after that.
+        close = all(
+            torch.allclose(a, b, atol=2e-3)
+            for a, b in zip(model.parameters(), again.parameters())
+        )
+        check(close == with_state, with_state, [
+            (a - b).abs().max().item()
+            for a, b in zip(model.parameters(), again.parameters())
+        ])
+    error = raised(
+        coxswain.Error, restored.load_state_dict, {"hook": b"damaged"}
+    )
+    check(error.code == 15, error)
+
+
+def scaled():
+    """With a GradScaler a skipped step is an overflow."""
+    cx.init()
+    _, _, model, _ = pair(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    run = ours(model, optimizer, scaler=scaler)
+    before = digest(model)
+    run.skip("both")
+    with run.accumulate():
+        scaler.scale(loss(model, batch(0, 0))).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    check(scaler.get_scale() == 2 and digest(model) == before)
+
+
+def refused():
+    cx.init(plan={"hook": "bf16"})
+    model = DistributedDataParallel(layers())
+    error = raised(
+        coxswain.InvalidArgument, ours, model, hook={"comm_hook": "fp16"}
+    )
+    check("hook=bf16" in str(error) and "fp16" in str(error), error)
+    error = raised(coxswain.InvalidArgument, cx.follow, model, hook="bf16")
+    check('exchange="coxswain" only' in str(error), error)
+    error = raised(coxswain.InvalidArgument, cx.follow, model, exchange="nccl")
+    check('"coxswain"' in str(error), error)
+    run = ours(
+        model, hook={"comm_hook": "bf16", "comm_wrapper": "no"}
+    )
+    error = raised(
+        coxswain.InvalidArgument, run.register_comm_hook, None, print
+    )
+    check("the plan's (bf16)" in str(error), error)
+    halves = torch.nn.Linear(4, 4).to(torch.complex64)
+    complexes = DistributedDataParallel(halves)
+    error = raised(coxswain.InvalidArgument, ours, complexes)
+    check("complex64" in str(error), error)
+    loss(model, batch(0, 0)).backward()
+    # A model that trains must not lose its hook to another one.
+    _follow._MAX_STREAMS = _follow._followed
+    other = DistributedDataParallel(layers())
+    error = raised(coxswain.InvalidArgument, ours, other)
+    check("number %d" % (_follow._followed + 1) in str(error), error)
+    run = ours(other, continues=run)
+    loss(other, batch(0, 0)).backward()
+    check(run.schedule.step == 2, run.schedule.step)
+
+
+def missing():
+    """A pass that leaves a parameter without a gradient is an error at once."""
+    cx.init()
+    model = DistributedDataParallel(Missing(), bucket_cap_mb=0.001)
+    ours(model)
+    # torch divides the buckets anew in the second step.
+    for step in range(2):
+        loss(model, batch(step, 0)).backward()
+    model.module.whole = False
+    error = raised(coxswain.Error, loss(model, batch(0, 0)).backward)
+    check("find_unused_parameters" in str(error), error)
+
+
+def lost():
+    session = cx.init()
+    model = DistributedDataParallel(layers(), bucket_cap_mb=0.01)
+    ours(model)
+    for step in range(2):
+        loss(model, batch(step, 0)).backward()
+    if session.rank == 1:
+        raise ValueError("no luck")
+    try:
+        for step in range(2, 4):
+            loss(model, batch(step, 0)).backward()
+    except coxswain.PeerLost as error:
+        check(error.ranks == (1,), error.ranks)
+        print("NAMED", error, flush=True)
+        return
+    raise AssertionError("rank 1 was not missed")
+
+
+if __name__ == "__main__":
+    scene_support.main(globals())
