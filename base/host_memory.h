@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdlib>
-#include <limits>
 #include <memory>
 
 namespace coxswain {
@@ -14,14 +13,10 @@ struct FreeHostMemory {
 using HostMemory = std::unique_ptr<void, FreeHostMemory>;
 
 // Returns memory with undefined contents, aligned to a cache line, as wide
-// vector loads need it. Returns null if there is none. Thread-safe.
-inline HostMemory AllocateHostMemory(size_t bytes) {
-  constexpr size_t kCacheLine = 64;
-  if (bytes > std::numeric_limits<size_t>::max() - kCacheLine) return nullptr;
-  // aligned_alloc requires a multiple of the alignment, and not zero.
-  const size_t rounded = (bytes / kCacheLine + 1) * kCacheLine;
-  return HostMemory(std::aligned_alloc(kCacheLine, rounded));
-}
+// vector loads need it. Returns null if there is none. Large memory lies in
+// huge pages where the system has them to give, which makes it faster to copy.
+// Thread-safe.
+HostMemory AllocateHostMemory(size_t bytes);
 
 }  // namespace coxswain
 

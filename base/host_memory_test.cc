@@ -22,6 +22,10 @@ TEST(HostMemoryTest, IsAlignedAndWritable) {
   }
 }
 
+TEST(HostMemoryTest, LargeMemoryBeginsWithAHugePage) {
+  EXPECT_TRUE(IsAligned(AllocateHostMemory((9u << 20) + 1), 2u << 20));
+}
+
 TEST(HostMemoryTest, MemoryThatIsNotThereIsNull) {
   EXPECT_EQ(AllocateHostMemory(std::numeric_limits<size_t>::max()), nullptr);
 }

@@ -191,9 +191,10 @@ void TcpCollectives::ReduceArrived(const Operation& operation,
              DivisorOf(operation));
 }
 
-bool TcpCollectives::UsesRing(DType dtype) const {
-  return size_ > tuning_.direct_ranks && dtype != DType::kFloat16 &&
-         dtype != DType::kBFloat16;
+bool TcpCollectives::UsesRing(DType dtype, int64_t bytes) const {
+  const bool many = size_ > tuning_.direct_ranks ||
+                    (size_ > 2 && bytes > tuning_.direct_bytes);
+  return many && dtype != DType::kFloat16 && dtype != DType::kBFloat16;
 }
 
 int64_t TcpCollectives::ChunkBytes(int64_t slice_bytes) const {
@@ -253,7 +254,7 @@ absl::Status TcpCollectives::Reduce(const Operation& operation,
   const Chunked& own = slices[static_cast<size_t>(rank_)];
   const Chunked result =
       gathers ? own : Chunked{DataOf(output), own.bytes, own.chunk_bytes};
-  if (UsesRing(output.dtype)) {
+  if (UsesRing(output.dtype, operation.input.bytes())) {
     RingPlan plan;
     plan.ring = &ring_;
     plan.rank = rank_;
@@ -281,7 +282,7 @@ absl::Status TcpCollectives::Gather(const Operation& operation) {
   const std::vector<Chunked> slices = EqualSlices(operation.output);
   CopyBytes(slices[static_cast<size_t>(rank_)].data, operation.input.data,
             operation.input.bytes());
-  if (UsesRing(DType::kUInt8)) {
+  if (UsesRing(DType::kUInt8, operation.output.bytes())) {
     RingPlan plan;
     plan.ring = &ring_;
     plan.rank = rank_;

@@ -25,12 +25,15 @@ struct TcpTuning {
   // Of data that travels with the opening: to each peer, and to all of them.
   int64_t small_bytes = 256 << 10;
   int64_t small_total = 384 << 10;
-  // Short enough that what has arrived is still in the cache when it is added.
-  int64_t chunk_bytes = 256 << 10;
+  // Long enough for few calls of the system and few waits; short enough that
+  // what has arrived is still in a cache when it is added.
+  int64_t chunk_bytes = 1 << 20;
   // While it moves more, a rank leaves the processor to others at once.
   int64_t spin_bytes = 4 << 20;
-  // Up to so many ranks exchange directly; more of them in a ring.
+  // Up to so many ranks exchange up to so much directly; more of them, or more,
+  // in a ring. Two ranks are neighbours either way.
   int direct_ranks = 8;
+  int64_t direct_bytes = 1 << 20;
   // Data connections of a pair; 0: as many as pay (mesh.h).
   int stripes = 0;
   // Each rank once, in the order of the ring; empty: it is chosen. Not for
@@ -97,7 +100,8 @@ class TcpCollectives {
                       const std::vector<Chunked>& slices, bool gathers);
   absl::Status Gather(const Operation& operation);
   absl::Status Transpose(const Operation& operation);
-  bool UsesRing(DType dtype) const;
+  // Of so many bytes of all ranks together, or of the sum.
+  bool UsesRing(DType dtype, int64_t bytes) const;
   // What each rank's elements are divided by before they are added.
   int DivisorOf(const Operation& operation) const {
     return operation.header.kind == CollectiveKind::kMean ? size_ : 1;

@@ -178,9 +178,7 @@ absl::StatusOr<RingChoice> TcpCommunicator::AgreeOnRing() {
   if (!tuning_.ring.empty()) return choice;
   const Hosts hosts = HostsOf(host_ids_);
   choice.ranks = RingByRank(hosts);
-  if (size() <= tuning_.direct_ranks || hosts.count() < kHostsToOrder) {
-    return choice;
-  }
+  if (hosts.count() < kHostsToOrder) return choice;
   if (rank() == 0 && options_.links != nullptr) {
     choice = ChooseRing(host_ids_, options_.links->costs());
     choice.measures =

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -54,6 +55,7 @@ TcpTuning InChunksBy(int direct_ranks) {
   tuning.chunk_bytes = 4096;
   tuning.stripes = 3;
   tuning.direct_ranks = direct_ranks;
+  tuning.direct_bytes = std::numeric_limits<int64_t>::max();
   return tuning;
 }
 

@@ -30,6 +30,38 @@ void SetOption(const UniqueFd& socket, int level, int option, int value) {
   setsockopt(socket.get(), level, option, &value, sizeof(value));
 }
 
+// Returns whether `other`, to which a socket is or will be connected, is on
+// this machine.
+bool IsLocal(const UniqueFd& socket, const sockaddr* other) {
+  sockaddr_storage own = {};
+  socklen_t length = sizeof(own);
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) !=
+          0 ||
+      own.ss_family != other->sa_family) {
+    return false;
+  }
+  // The system sends from the address that it sends to, where that is its own.
+  if (own.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(own).sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(other)->sin_addr.s_addr;
+  }
+  return own.ss_family == AF_INET6 &&
+         IN6_ARE_ADDR_EQUAL(
+             &reinterpret_cast<const sockaddr_in6&>(own).sin6_addr,
+             &reinterpret_cast<const sockaddr_in6*>(other)->sin6_addr);
+}
+
+// Within a machine nothing is congested, but a congestion control that paces
+// what is sent, as BBR does, halves the rate by its timers. Reno, which every
+// process may choose on every system, sends as long as the other end takes it.
+// Between machines it is the system's choice.
+void SetCongestionControl(const UniqueFd& socket, const sockaddr* other) {
+  if (!IsLocal(socket, other)) return;
+  constexpr char kReno[] = "reno";
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, kReno,
+             sizeof(kReno) - 1);
+}
+
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 absl::StatusOr<AddressList> Resolve(const std::string& host, int port,
@@ -86,8 +118,11 @@ absl::StatusOr<TcpListener> ListenTcp(const std::string& address) {
 }
 
 absl::StatusOr<UniqueFd> AcceptTcp(const UniqueFd& listener) {
+  sockaddr_storage caller = {};
+  socklen_t length = sizeof(caller);
+  auto* const address = reinterpret_cast<sockaddr*>(&caller);
   UniqueFd fd(
-      accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      accept4(listener.get(), address, &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) {
     // The others are errors of the connection, which has ended already.
     if (errno != EMFILE && errno != ENFILE && errno != ENOMEM &&
@@ -97,6 +132,7 @@ absl::StatusOr<UniqueFd> AcceptTcp(const UniqueFd& listener) {
     return SocketError("accepting a peer", errno);
   }
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetCongestionControl(fd, address);
   return fd;
 }
 
@@ -110,6 +146,7 @@ absl::StatusOr<UniqueFd> BeginConnectTcp(const TcpAddress& address) {
       errno != EINPROGRESS) {
     return SocketError(absl::StrCat("connecting to ", address.host), errno);
   }
+  SetCongestionControl(fd, found->ai_addr);
   return fd;
 }
 
