@@ -170,13 +170,14 @@ void KeepAlive(const UniqueFd& socket) {
 void EndSendingTcp(const UniqueFd& socket) { shutdown(socket.get(), SHUT_WR); }
 
 absl::StatusOr<int64_t> SendSome(const UniqueFd& socket, const iovec* parts,
-                                 int count) {
+                                 int count, bool more) {
   msghdr header = {};
   header.msg_iov = const_cast<iovec*>(parts);
   header.msg_iovlen = static_cast<size_t>(count);
   while (true) {
     const ssize_t sent =
-        sendmsg(socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+        sendmsg(socket.get(), &header,
+                MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0));
     if (sent >= 0) return sent;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     if (errno != EINTR) return SocketError("sending", errno);

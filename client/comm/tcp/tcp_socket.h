@@ -52,9 +52,10 @@ void EndSendingTcp(const UniqueFd& socket);
 
 // Moves what the system takes, or has, at once; returns how many bytes, 0 where
 // it would have had to wait. The end of a connection is UNAVAILABLE; there is
-// space for one byte at least.
+// space for one byte at least. With `more` a packet that is not full may wait
+// for the next call, which must come.
 absl::StatusOr<int64_t> SendSome(const UniqueFd& socket, const iovec* parts,
-                                 int count);
+                                 int count, bool more = false);
 absl::StatusOr<int64_t> ReceiveSome(const UniqueFd& socket, void* data,
                                     int64_t bytes);
 

@@ -30,7 +30,8 @@ struct TlsChannelBio {
     BIO_clear_retry_flags(bio);
     TlsChannel* const channel = Of(bio);
     const iovec part = {const_cast<char*>(data), static_cast<size_t>(bytes)};
-    const auto sent = SendSome(channel->socket_, &part, 1);
+    const auto sent =
+        SendSome(channel->socket_, &part, 1, channel->more_follows_);
     if (sent.ok() && *sent > 0) return static_cast<int>(*sent);
     channel->socket_failed_ = sent.status();
     if (sent.ok()) BIO_set_retry_write(bio);
@@ -209,7 +210,9 @@ absl::StatusOr<int64_t> TlsChannel::Send(const iovec* parts, int count) {
     socket_failed_ = absl::OkStatus();
     COXSWAIN_RETURN_IF_ERROR(ChangeKeyInTime());
     size_t sent = 0;
+    more_follows_ = bytes > kRecordBytes;
     const int result = SSL_write_ex(ssl_.get(), data, bytes, &sent);
+    more_follows_ = false;
     COXSWAIN_RETURN_IF_ERROR(CheckHandshake());
     if (result == 1) {
       sends_half_ = false;

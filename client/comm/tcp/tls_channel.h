@@ -96,7 +96,10 @@ class TlsChannel {
   absl::Status socket_failed_;  // of this call of OpenSSL
   bool handshake_done_ = false;
   int64_t handshake_bytes_ = 0;  // received
-  int64_t by_this_key_ = 0;      // sent
+  // While a record is written: whether the caller has more, so that several
+  // travel in one packet.
+  bool more_follows_ = false;
+  int64_t by_this_key_ = 0;  // sent
   bool send_waits_to_receive_ = false;
   bool sends_half_ = false;
   std::vector<char> gathered_;
