@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import bench  # noqa: E402
 import measure  # noqa: E402
 import models  # noqa: E402
+import ranks  # noqa: E402
 import report  # noqa: E402
 from measure import Benchmark, Context, Result, Row, Subject  # noqa: E402
 from measure import faster, gigabytes_per_second, milliseconds  # noqa: E402
@@ -160,7 +161,6 @@ class DriverTest(unittest.TestCase):
             "tcp_gigabit_100m_2",
             "tcp_gigabit_powersgd_2",
             "tcp_slow_host_4",
-            "tcp_slow_host_ring_4",
         ):
             self.assertIn(name, out)
         self.assertNotIn("torch", sys.modules)
@@ -264,6 +264,34 @@ class DriverTest(unittest.TestCase):
         self.assertEqual((results, failed), ([], []))
         for name in ("tcp_gigabit_100m_2", "tcp_slow_host_4"):
             self.assertIn("root", skipped[name])
+
+
+class RanksTest(unittest.TestCase):
+    SCRIPT = """
+import json, os
+while True:
+    try:
+        input()
+    except EOFError:
+        break
+    print(json.dumps(sorted(os.sched_getaffinity(0))), flush=True)
+"""
+
+    def cores_of(self, size, cores):
+        command = [sys.executable, "-c", self.SCRIPT]
+        with ranks.Ranks(command, size=size, cores=cores) as job:
+            return job.ask("cores")
+
+    def test_each_rank_has_a_core_where_there_are_enough(self):
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        self.assertEqual(
+            self.cores_of(len(cores), cores), [[core] for core in cores]
+        )
+
+    def test_more_ranks_than_cores_share_all(self):
+        cores = sorted(os.sched_getaffinity(0))[:2]
+        size = len(cores) + 1
+        self.assertEqual(self.cores_of(size, cores), [cores] * size)
 
 
 class ReportTest(unittest.TestCase):

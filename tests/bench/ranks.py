@@ -25,9 +25,8 @@ def ours(worker, *arguments):
 
 
 def communicator(context, size, backend, *options):
-    """Ranks of a communicator alone, or of "gloo", Gloo by itself. More ranks
-    than cores share them as the system sees fit."""
-    cores = context.cores if size <= len(context.cores or []) else None
+    """Ranks of a communicator alone, or of "gloo", Gloo by itself."""
+    cores = context.cores
     if backend == "gloo":
         return Ranks([context.gloo_worker], size=size, cores=cores)
     return Ranks(
@@ -43,7 +42,7 @@ def torch(*arguments):
 
 class Ranks:
     """A context manager. Rank r has core r for itself, where there are as many
-    cores; `prefix` and `arguments` give what comes before each rank's command,
+    cores; otherwise they share all as the system sees fit. `prefix` and `arguments` give what comes before each rank's command,
     and what it has of its own."""
 
     def __init__(
@@ -69,9 +68,12 @@ class Ranks:
                     text=True,
                 )
             )
+            # This process has a core of its own, which they would inherit.
             if cores:
-                core = cores[rank % len(cores)]
-                os.sched_setaffinity(self._processes[-1].pid, {core})
+                os.sched_setaffinity(
+                    self._processes[-1].pid,
+                    {cores[rank]} if size <= len(cores) else set(cores),
+                )
 
     def ask(self, command):
         """What the ranks answer, by rank."""

@@ -33,12 +33,15 @@ SIZES = [
 ]
 # Of two ranks: at most 1.2 times as long as the bytes alone.
 RAW_GOALS = {"64m": 1 / 1.2}
-# Of two ranks, against PyTorch: (call, bytes, name, calls a sample, goal).
+# Against PyTorch: (ranks, call, bytes, name, calls a sample, goal).
 TORCH = [
-    ("allreduce", 4 * KIB, "4k", 300, 2),
-    ("allreduce", 64 * KIB, "64k", 200, 2),
-    ("allreduce", 64 * MIB, "64m", 3, None),
-    ("reducescatter", 16 * MIB, "16m", 9, 1.8),
+    (2, "allreduce", 4 * KIB, "4k", 300, 2),
+    (2, "allreduce", 64 * KIB, "64k", 200, 2),
+    (2, "allreduce", 64 * MIB, "64m", 3, 1.15),
+    (2, "reducescatter", 16 * MIB, "16m", 9, 1.8),
+    (4, "allreduce", 4 * KIB, "4k", 60, 20),
+    (4, "allreduce", 1 * MIB, "1m", 20, 4),
+    (4, "allreduce", 64 * MIB, "64m", 3, 1.5),
 ]
 
 # (hosts, rings a sample, at most so many us)
@@ -109,15 +112,17 @@ def _against_gloo(size):
     )
 
 
-def _against_torch():
+def _against_torch(size):
     peers = []
-    for call, bytes_, name, count, goal in TORCH:
+    for _, call, bytes_, name, count, goal in (
+        row for row in TORCH if row[0] == size
+    ):
         row = Row(
-            "tcp_torch_%s_%s_2" % (call, name),
+            "tcp_torch_%s_%s_%d" % (call, name, size),
             "torch gloo",
             "us",
-            "%s of %s bytes of float32, 2 ranks over loopback"
-            % (WORDS[call], name),
+            "%s of %s bytes of float32, %d ranks over loopback"
+            % (WORDS[call], name, size),
             goal,
         )
         arguments = "%s %d %d" % (call, bytes_, count)
@@ -125,9 +130,11 @@ def _against_torch():
 
     def job_of(context, name):
         if name == "tcp":
-            return ranks.communicator(context, 2, name)
+            return ranks.communicator(context, size, name)
         return ranks.Ranks(
-            ranks.torch("--shapes", "10"), cores=context.cores
+            ranks.torch("--shapes", "10"),
+            size=size,
+            cores=context.cores,
         )
 
     return _of_peers(peers, job_of)
@@ -215,7 +222,8 @@ def _rings():
 BENCHMARKS = [
     _against_gloo(2),
     _against_gloo(4),
-    _against_torch(),
+    _against_torch(2),
+    _against_torch(4),
     _encrypted(),
     _rings(),
 ]

@@ -43,7 +43,6 @@
 #include "client/comm/data_key.h"
 #include "client/comm/measured_links.h"
 #include "client/comm/tcp/ring_order.h"
-#include "client/comm/tcp/tcp_communicator.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/worker/aes_limit.h"
 #include "tests/bench/worker/median.h"
@@ -62,7 +61,6 @@ struct Options {
   std::string backend = "auto";
   std::string address = "127.0.0.1";
   bool encrypts = false;
-  bool in_ring = false;
 };
 
 // The generations of this rank, one after the other. As in a session, what one
@@ -105,12 +103,8 @@ absl::Status Generations::Connect() {
     where_.data_key = std::make_shared<DataKey>(
         "bench", generation_, std::string(DataKey::kBytes, 'k'));
   }
-  TcpTuning tuning;
-  tuning.direct_ranks = 1;
   COXSWAIN_ASSIGN_OR_RETURN(communicator_,
-                            options_.in_ring
-                                ? ConnectTcpTuned(where_, tuning)
-                                : coxswain::Connect(options_.backend, where_));
+                            coxswain::Connect(options_.backend, where_));
   return absl::OkStatus();
 }
 
@@ -258,8 +252,6 @@ int main(int argc, char** argv) {
   app.add_option("--address", options.address, "where peers reach this rank")
       ->capture_default_str();
   app.add_flag("--encrypts", options.encrypts, "of tcp: TLS between the ranks");
-  app.add_flag("--in-ring", options.in_ring,
-               "tcp, in a ring, as large groups exchange, not each with each");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = coxswain::bench::Serve(options);
   if (status.ok()) return 0;
