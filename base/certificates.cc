@@ -1,12 +1,9 @@
 #include "base/certificates.h"
 
 #include <arpa/inet.h>
-#include <openssl/bio.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
-#include <openssl/evp.h>
 #include <openssl/pem.h>
-#include <openssl/rand.h>
 #include <openssl/sha.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -18,7 +15,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/openssl.h"
 #include "base/status_macros.h"
@@ -26,191 +22,21 @@
 namespace coxswain {
 namespace {
 
-using Bio = std::unique_ptr<BIO, FreedBy<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, FreedBy<X509_free>>;
-using Extension = std::unique_ptr<X509_EXTENSION, FreedBy<X509_EXTENSION_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, FreedBy<GENERAL_NAMES_free>>;
 using SslContext = std::unique_ptr<SSL_CTX, FreedBy<SSL_CTX_free>>;
 using Store = std::unique_ptr<X509_STORE, FreedBy<X509_STORE_free>>;
 using StoreContext =
     std::unique_ptr<X509_STORE_CTX, FreedBy<X509_STORE_CTX_free>>;
-using Asn1Time = std::unique_ptr<ASN1_TIME, FreedBy<ASN1_STRING_free>>;
 
 // Of a list of certificates that others own: a macro deletes it.
 struct ListFree {
   void operator()(STACK_OF(X509) * list) const { sk_X509_free(list); }
 };
 
-constexpr int kSerialBytes = 16;
-// X.509 counts from 0: this is version 3, which has extensions.
-constexpr long kVersion3 = 2;  // NOLINT(runtime/int): as OpenSSL has it
-
-// Takes OpenSSL's errors off its queue, so that they do not appear in another
-// error.
-std::string LastError() {
-  const unsigned long code = ERR_get_error();  // NOLINT(runtime/int)
-  ERR_clear_error();
-  char text[256] = "unknown reason";
-  if (code != 0) ERR_error_string_n(code, text, sizeof(text));
-  return text;
-}
-
-absl::Status Failed(absl::string_view what) {
-  return absl::InternalError(absl::StrCat("cannot ", what, ": ", LastError()));
-}
-
-Bio Reading(absl::string_view text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-}
-
-std::string TextOf(BIO* bio) {
-  char* data = nullptr;
-  const auto size = BIO_get_mem_data(bio, &data);
-  return std::string(data, size);
-}
-
-// A key file with a passphrase is refused instead of asked for on a terminal.
-int NoPassphrase(char* /*buffer*/, int /*size*/, int /*writing*/,
-                 void* /*data*/) {
-  return 0;
-}
-
-absl::StatusOr<Certificate> ParseCertificate(absl::string_view pem) {
-  const Bio bio = Reading(pem);
-  Certificate certificate(
-      PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
-  if (certificate != nullptr) return certificate;
-  return absl::InvalidArgumentError(
-      absl::StrCat("no certificate as PEM text: ", LastError()));
-}
-
-absl::StatusOr<EvpKey> ParseKey(absl::string_view pem) {
-  const Bio bio = Reading(pem);
-  EvpKey key(
-      PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassphrase, nullptr));
-  if (key != nullptr) return key;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "no private key as PEM text without a passphrase: ", LastError()));
-}
-
-absl::StatusOr<std::string> ToPem(X509* certificate) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr || PEM_write_bio_X509(bio.get(), certificate) != 1) {
-    return Failed("write a certificate");
-  }
-  return TextOf(bio.get());
-}
-
-absl::StatusOr<std::string> ToPem(EVP_PKEY* key) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr ||
-      PEM_write_bio_PKCS8PrivateKey(bio.get(), key, nullptr, nullptr, 0,
-                                    nullptr, nullptr) != 1) {
-    return Failed("write a private key");
-  }
-  return TextOf(bio.get());
-}
-
-bool SetTime(ASN1_TIME* target, absl::Time time) {
-  return ASN1_TIME_set(target, absl::ToTimeT(time)) != nullptr;
-}
-
 absl::Time TimeOf(const ASN1_TIME* time) {
   tm parts = {};
   if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
   return absl::FromTM(parts, absl::UTCTimeZone());
-}
-
-bool SetName(X509_NAME* name, const std::string& common_name) {
-  return X509_NAME_add_entry_by_txt(
-             name, "CN", MBSTRING_UTF8,
-             reinterpret_cast<const unsigned char*>(common_name.data()),
-             static_cast<int>(common_name.size()), -1, 0) == 1;
-}
-
-// Random, so that none is guessed or used twice.
-bool SetSerial(X509* certificate) {
-  unsigned char bytes[kSerialBytes];
-  if (RAND_bytes(bytes, sizeof(bytes)) != 1) return false;
-  bytes[0] &= 0x7f;  // a positive number
-  BIGNUM* const number = BN_bin2bn(bytes, sizeof(bytes), nullptr);
-  const bool set =
-      number != nullptr &&
-      BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate)) != nullptr;
-  BN_free(number);
-  return set;
-}
-
-bool AddExtension(X509* certificate, X509* issuer, int kind,
-                  const std::string& value) {
-  X509V3_CTX context;
-  X509V3_set_ctx_nodb(&context);
-  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
-  const Extension extension(
-      X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
-  return extension != nullptr &&
-         X509_add_ext(certificate, extension.get(), -1) == 1;
-}
-
-bool IsAddress(const std::string& host) {
-  in6_addr address;
-  return inet_pton(AF_INET, host.c_str(), &address) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &address) == 1;
-}
-
-// Fails if the word has letters that would begin another name in OpenSSL's
-// list.
-absl::Status CheckWord(const std::string& word) {
-  if (!word.empty() && word.find_first_of(", \t\n;") == std::string::npos) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", word, "' cannot be a name in a certificate"));
-}
-
-absl::StatusOr<std::string> AlternativeNames(
-    const CertificateRequest& request) {
-  std::vector<std::string> names;
-  COXSWAIN_RETURN_IF_ERROR(CheckWord(request.uri));
-  names.push_back(absl::StrCat("URI:", request.uri));
-  for (const std::string& host : request.hosts) {
-    COXSWAIN_RETURN_IF_ERROR(CheckWord(host));
-    names.push_back(absl::StrCat(IsAddress(host) ? "IP:" : "DNS:", host));
-  }
-  return absl::StrJoin(names, ",");
-}
-
-// What is the same in every certificate; the issuer's name follows.
-absl::StatusOr<Certificate> Begin(EVP_PKEY* key, const std::string& name,
-                                  const Validity& validity) {
-  Certificate certificate(X509_new());
-  if (certificate == nullptr ||
-      X509_set_version(certificate.get(), kVersion3) != 1 ||
-      !SetSerial(certificate.get()) ||
-      !SetTime(X509_getm_notBefore(certificate.get()), validity.not_before) ||
-      !SetTime(X509_getm_notAfter(certificate.get()), validity.not_after) ||
-      !SetName(X509_get_subject_name(certificate.get()), name) ||
-      X509_set_pubkey(certificate.get(), key) != 1) {
-    return Failed("make a certificate");
-  }
-  return certificate;
-}
-
-absl::StatusOr<KeyPair> Sign(X509* certificate, EVP_PKEY* own,
-                             EVP_PKEY* signer) {
-  if (X509_sign(certificate, signer, EVP_sha256()) == 0) {
-    return Failed("sign a certificate");
-  }
-  KeyPair pair;
-  COXSWAIN_ASSIGN_OR_RETURN(pair.cert, ToPem(certificate));
-  COXSWAIN_ASSIGN_OR_RETURN(pair.key, ToPem(own));
-  return pair;
-}
-
-absl::StatusOr<EvpKey> NewKey() {
-  EvpKey key(EVP_EC_gen("P-256"));
-  if (key == nullptr) return Failed("make a key");
-  return key;
 }
 
 std::string Text(const ASN1_STRING* string) {
@@ -271,10 +97,9 @@ absl::Status CheckStrong(SSL_CTX* context, X509* certificate, bool first,
 // Returns all certificates in the text.
 std::vector<Certificate> ParseAll(absl::string_view pem) {
   std::vector<Certificate> all;
-  const Bio bio = Reading(pem);
+  const Bio bio = ReadingPem(pem);
   while (true) {
-    Certificate next(
-        PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+    Certificate next = NextCertificate(bio.get());
     if (next == nullptr) break;
     all.push_back(std::move(next));
   }
@@ -283,52 +108,6 @@ std::vector<Certificate> ParseAll(absl::string_view pem) {
 }
 
 }  // namespace
-
-absl::StatusOr<CertificateAuthority> CertificateAuthority::Create(
-    const std::string& common_name, const Validity& validity) {
-  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey key, NewKey());
-  COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
-                            Begin(key.get(), common_name, validity));
-  X509* const ca = certificate.get();
-  if (X509_set_issuer_name(ca, X509_get_subject_name(ca)) != 1 ||
-      !AddExtension(ca, ca, NID_basic_constraints,
-                    "critical,CA:TRUE,pathlen:0") ||
-      !AddExtension(ca, ca, NID_key_usage, "critical,keyCertSign,cRLSign") ||
-      !AddExtension(ca, ca, NID_subject_key_identifier, "hash")) {
-    return Failed("make a certificate authority");
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(KeyPair pair, Sign(ca, key.get(), key.get()));
-  return CertificateAuthority(std::move(pair));
-}
-
-absl::StatusOr<CertificateAuthority> CertificateAuthority::Load(KeyPair pair) {
-  COXSWAIN_RETURN_IF_ERROR(CheckKeyBelongs(pair.cert, pair.key));
-  return CertificateAuthority(std::move(pair));
-}
-
-absl::StatusOr<KeyPair> CertificateAuthority::Issue(
-    const CertificateRequest& request) const {
-  COXSWAIN_ASSIGN_OR_RETURN(const Certificate ca, ParseCertificate(pair_.cert));
-  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey ca_key, ParseKey(pair_.key));
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string names, AlternativeNames(request));
-  COXSWAIN_ASSIGN_OR_RETURN(const EvpKey key, NewKey());
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const Certificate certificate,
-      Begin(key.get(), request.common_name, request.validity));
-  X509* const leaf = certificate.get();
-  if (X509_set_issuer_name(leaf, X509_get_subject_name(ca.get())) != 1 ||
-      !AddExtension(leaf, ca.get(), NID_basic_constraints,
-                    "critical,CA:FALSE") ||
-      !AddExtension(leaf, ca.get(), NID_key_usage,
-                    "critical,digitalSignature") ||
-      !AddExtension(leaf, ca.get(), NID_ext_key_usage,
-                    "clientAuth,serverAuth") ||
-      !AddExtension(leaf, ca.get(), NID_authority_key_identifier, "keyid") ||
-      !AddExtension(leaf, ca.get(), NID_subject_alt_name, names)) {
-    return Failed(absl::StrCat("make a certificate for ", names));
-  }
-  return Sign(leaf, key.get(), ca_key.get());
-}
 
 absl::StatusOr<CertificateFacts> ReadCertificate(absl::string_view pem) {
   COXSWAIN_ASSIGN_OR_RETURN(const Certificate certificate,
@@ -346,15 +125,14 @@ absl::Status CheckCertificates(absl::string_view pem) {
   if (absl::StrContains(pem, '\0')) {
     return absl::InvalidArgumentError("no PEM text: it has zero bytes");
   }
-  const Bio bio = Reading(pem);
+  const Bio bio = ReadingPem(pem);
   for (int whole = 0;; ++whole) {
-    const Certificate certificate(
-        PEM_read_bio_X509(bio.get(), nullptr, NoPassphrase, nullptr));
+    const Certificate certificate = NextCertificate(bio.get());
     if (certificate != nullptr) continue;
     // How OpenSSL reports that nothing more begins.
     const bool at_end =
         ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-    const std::string error = LastError();
+    const std::string error = TakeOpenSslError();
     if (!at_end) {
       return absl::InvalidArgumentError(absl::StrCat(
           "certificate ", whole + 1, " in the file is broken: ", error));
@@ -366,7 +144,7 @@ absl::Status CheckCertificates(absl::string_view pem) {
 
 absl::Status CheckStrongChain(absl::string_view chain) {
   const SslContext context(SSL_CTX_new(TLS_method()));
-  if (context == nullptr) return Failed("check a certificate");
+  if (context == nullptr) return OpenSslFailed("check a certificate");
   int number = 0;
   for (const Certificate& one : ParseAll(chain)) {
     const bool first = ++number == 1;
@@ -378,7 +156,7 @@ absl::Status CheckStrongChain(absl::string_view chain) {
 
 absl::Status CheckStrongAuthorities(absl::string_view ca) {
   const SslContext context(SSL_CTX_new(TLS_method()));
-  if (context == nullptr) return Failed("check a certificate");
+  if (context == nullptr) return OpenSslFailed("check a certificate");
   absl::Status weak;
   int number = 0;
   for (const Certificate& one : ParseAll(ca)) {
@@ -435,7 +213,7 @@ absl::Status CheckSignedBy(absl::string_view chain, absl::string_view ca) {
   const std::unique_ptr<STACK_OF(X509), ListFree> between(sk_X509_new_null());
   if (shown.empty()) return absl::InvalidArgumentError("no certificate");
   if (store == nullptr || context == nullptr || between == nullptr) {
-    return Failed("check a certificate");
+    return OpenSslFailed("check a certificate");
   }
   for (const Certificate& one : ParseAll(ca)) {
     X509_STORE_add_cert(store.get(), one.get());

@@ -73,6 +73,7 @@ RESERVED = {
     "httplib.h": ("server/http/",),
     "prometheus/": ("server/metrics/",),
     "openssl/": (
+        "base/certificate_authority",
         "base/certificates",
         "base/openssl",
         "base/public_key",
