@@ -1,144 +1,25 @@
 #include "client/elastic/recovery.h"
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/communicator.h"
-#include "client/comm/work.h"
+#include "client/elastic/broadcast_bytes.h"
+#include "client/elastic/hook_errors.h"
 #include "client/elastic/rank_facts.h"
 #include "client/reduce/root_broadcast.h"
 
 namespace coxswain {
 namespace {
-
-// ---- bytes ----
-
-// Enough to keep a fast network busy, little enough to hold twice.
-constexpr int64_t kChunkBytes = 4 << 20;
-
-absl::StatusOr<int64_t> BroadcastLength(Communicator& communicator,
-                                        int64_t length, int root,
-                                        absl::Duration timeout) {
-  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<BufferOwner> memory,
-                            AllocateHostBuffer(communicator, 1, DType::kInt64));
-  auto* const number = static_cast<int64_t*>(memory->span().data);
-  *number = length;
-  COXSWAIN_RETURN_IF_ERROR(WaitHolding(
-      communicator.Broadcast(memory->span(), root), memory, timeout));
-  return *number;
-}
-
-// Root's bytes on all ranks, of whose number only root knows. Collective: all
-// ranks call it; `bytes` counts at root alone. A rank that does not `want` them
-// takes part, and gets nothing.
-//
-// RESOURCE_EXHAUSTED, on all ranks and before anything is allocated, for more
-// than `max_bytes`. Errors of the communicator as they are.
-absl::StatusOr<std::string> BroadcastBytes(Communicator& communicator,
-                                           absl::string_view bytes, int root,
-                                           bool want, int64_t max_bytes,
-                                           absl::Duration timeout) {
-  const bool is_root = communicator.rank() == root;
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const int64_t length,
-      BroadcastLength(communicator, static_cast<int64_t>(bytes.size()), root,
-                      timeout));
-  if (length < 0 || length > max_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the state of rank ", root, " has ", length,
-                     " bytes besides its tensors, and the limit is ", max_bytes,
-                     "; raise RecoveryOptions::max_bytes on all ranks"));
-  }
-  std::string received;
-  if (want && !is_root) received.reserve(static_cast<size_t>(length));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const std::shared_ptr<BufferOwner> memory,
-      AllocateHostBuffer(communicator, std::min(length, kChunkBytes),
-                         DType::kUInt8));
-  for (int64_t at = 0; at < length; at += kChunkBytes) {
-    const int64_t count = std::min(length - at, kChunkBytes);
-    const Span chunk = memory->span().Slice(0, count);
-    if (is_root) {
-      std::memcpy(chunk.data, bytes.data() + at, static_cast<size_t>(count));
-    }
-    COXSWAIN_RETURN_IF_ERROR(
-        WaitHolding(communicator.Broadcast(chunk, root), memory, timeout));
-    if (want && !is_root) {
-      received.append(static_cast<const char*>(chunk.data),
-                      static_cast<size_t>(count));
-    }
-  }
-  return is_root && want ? std::string(bytes) : received;
-}
-
-// ---- the errors of a hook ----
-
-// A hook's state (Hook::SaveOwn) has two parts: what is this rank's alone,
-// tensors whose kind begins with "own_", and what all ranks have alike.
-
-constexpr char kWorldSize[] = "world_size";
-
-bool IsOwn(const StateTensor& tensor) {
-  return absl::StartsWith(tensor.kind, "own_");
-}
-
-void DropOwn(HookState* state) {
-  auto& tensors = state->tensors;
-  tensors.erase(std::remove_if(tensors.begin(), tensors.end(), IsOwn),
-                tensors.end());
-}
-
-// A checksum of the second.
-uint32_t SharedChecksum(const HookState& state) {
-  // Not of the serialised form: that ends with its own checksum, so all of one
-  // length have the same.
-  uint32_t checksum = Crc32c(absl::StrCat(state.spec, "\n", state.step));
-  for (const auto& [name, value] : state.options) {
-    checksum = Crc32c(absl::StrCat(name, "=", value, "\n"), checksum);
-  }
-  for (const StateTensor& tensor : state.tensors) {
-    if (IsOwn(tensor)) continue;
-    checksum = Crc32c(tensor.kind, checksum);
-    checksum = Crc32c(tensor.parameter, checksum);
-    checksum = Crc32c(tensor.data, checksum);
-  }
-  return checksum;
-}
-
-// Returns the second of `shared`, with the first of `own`, in the order that
-// SaveOwn gives, and the world size that these were saved with, where the hook
-// keeps it. Without any errors, if the two are not of the same hook.
-HookState WithErrorsOf(HookState shared, const HookState& own) {
-  DropOwn(&shared);
-  if (shared.spec != own.spec) return shared;
-  // Part of a hook's errors may be kept in proportion to it.
-  const auto world = own.options.find(kWorldSize);
-  if (world != own.options.end()) shared.options[kWorldSize] = world->second;
-  std::copy_if(own.tensors.begin(), own.tensors.end(),
-               std::back_inserter(shared.tensors), IsOwn);
-  return shared;
-}
-
-// Returns whether the errors mean something only together with those of all
-// other ranks: the hook's mode=pytorch.
-bool ErrorsBelongTogether(const HookState& state) {
-  const auto mode = state.options.find("mode");
-  return mode != state.options.end() && mode->second == "pytorch";
-}
-
-// ---- the state ----
 
 absl::string_view BytesOf(const Span& span) {
   return absl::string_view(static_cast<const char*>(span.data),
