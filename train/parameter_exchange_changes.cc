@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/reduce/averager_change.h"
-#include "client/reduce/hook_state.h"
 #include "hooks/registry/planned_hook.h"
 #include "train/parameter_exchange.h"
 
@@ -62,25 +61,17 @@ absl::Status ParameterExchange::ReplaceHook(std::unique_ptr<Hook> hook,
                                             std::unique_ptr<Averager> averager,
                                             bool carry) {
   COXSWAIN_RETURN_IF_ERROR(AverageParameters());
-  std::optional<HookState> state;
-  if (carry && averager_ != nullptr && averager != nullptr) {
-    absl::StatusOr<HookState> gathered = GatherAveragerState(
-        *averager_, communicator_, parameters(), options_.reducer.timeout);
-    COXSWAIN_RETURN_IF_ERROR(Keep(gathered.status()));
-    state = *std::move(gathered);
-  }
-  std::unique_ptr<Hook> paired;
-  if (hook->needs_averager()) paired = WithAverager(hook.get());
-  COXSWAIN_RETURN_IF_ERROR(reducer_->ChangeHook(
-      paired != nullptr ? paired.get() : hook.get(), carry));
-  // The reducer has let go of the old ones.
-  hook_ = std::move(hook);
-  paired_hook_ = std::move(paired);
-  averager_ = std::move(averager);
-  COXSWAIN_RETURN_IF_ERROR(ConfigureAverager());
-  if (!state || averager_ == nullptr) return absl::OkStatus();
-  return averager_->LoadState(*state, communicator_.rank(),
-                              communicator_.size());
+  HookOwner owner;
+  owner.hook = &hook_;
+  owner.averager = &averager_;
+  owner.paired = &paired_hook_;
+  owner.reducer = reducer_.get();
+  owner.communicator = &communicator_;
+  owner.timeout = options_.reducer.timeout;
+  owner.keep = [this](const absl::Status& status) { return Keep(status); };
+  owner.configure = [this] { return ConfigureAverager(); };
+  return ChangeHookAndAverager(owner, std::move(hook), std::move(averager),
+                               carry);
 }
 
 }  // namespace coxswain

@@ -80,6 +80,14 @@ absl::Status Without(const Communicator& comm, absl::string_view ability) {
       absl::StrCat("the ", comm.backend(), " back end has no ", ability));
 }
 
+// Returns the end of a channel in one that checks what it is given.
+template <typename CheckedEnd, typename End>
+absl::StatusOr<std::unique_ptr<End>> Checked(
+    Communicator* comm, absl::StatusOr<std::unique_ptr<End>> end) {
+  if (!end.ok()) return end;
+  return std::make_unique<CheckedEnd>(comm, *std::move(end));
+}
+
 WorkPtr Lacks(const Communicator& comm, absl::string_view ability) {
   return Fail(Without(comm, ability));
 }
@@ -305,17 +313,13 @@ absl::Status Communicator::CheckChannel(const ChannelOptions& options) const {
 absl::StatusOr<std::unique_ptr<ChannelSender>> Communicator::OpenSender(
     const ChannelOptions& options) {
   if (auto status = CheckChannel(options); !status.ok()) return status;
-  auto sender = DoOpenSender(options);
-  if (!sender.ok()) return sender;
-  return std::make_unique<CheckedSender>(this, *std::move(sender));
+  return Checked<CheckedSender>(this, DoOpenSender(options));
 }
 
 absl::StatusOr<std::unique_ptr<ChannelReceiver>> Communicator::OpenReceiver(
     const ChannelOptions& options) {
   if (auto status = CheckChannel(options); !status.ok()) return status;
-  auto receiver = DoOpenReceiver(options);
-  if (!receiver.ok()) return receiver;
-  return std::make_unique<CheckedReceiver>(this, *std::move(receiver));
+  return Checked<CheckedReceiver>(this, DoOpenReceiver(options));
 }
 
 absl::StatusOr<std::unique_ptr<BufferOwner>> Communicator::AllocateBuffer(

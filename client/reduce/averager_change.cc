@@ -1,13 +1,20 @@
 #include "client/reduce/averager_change.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook_state.h"
 
 namespace coxswain {
 namespace {
 
+// Equals a hook, which outlives it, but needs no averager: its owner has one.
 class PairedHook : public Hook {
  public:
   explicit PairedHook(Hook* hook) : hook_(*hook) {}
@@ -90,16 +97,32 @@ int64_t MaxStateBytes(const std::vector<ParameterSpec>& parameters) {
 
 }  // namespace
 
-std::unique_ptr<Hook> WithAverager(Hook* hook) {
-  return std::make_unique<PairedHook>(hook);
-}
-
-absl::StatusOr<HookState> GatherAveragerState(
-    Averager& averager, Communicator& communicator,
-    const std::vector<ParameterSpec>& parameters, absl::Duration timeout) {
-  StateOfAverager hook(&averager);
-  return GatherHookState(hook, communicator, MaxStateBytes(parameters),
-                         timeout);
+absl::Status ChangeHookAndAverager(const HookOwner& owner,
+                                   std::unique_ptr<Hook> hook,
+                                   std::unique_ptr<Averager> averager,
+                                   bool carry) {
+  std::optional<HookState> state;
+  if (carry && *owner.averager != nullptr && averager != nullptr) {
+    StateOfAverager before(owner.averager->get());
+    absl::StatusOr<HookState> gathered = GatherHookState(
+        before, *owner.communicator, MaxStateBytes(owner.reducer->parameters()),
+        owner.timeout);
+    COXSWAIN_RETURN_IF_ERROR(owner.keep(gathered.status()));
+    state = *std::move(gathered);
+  }
+  std::unique_ptr<Hook> paired;
+  if (hook->needs_averager()) paired = std::make_unique<PairedHook>(hook.get());
+  COXSWAIN_RETURN_IF_ERROR(owner.reducer->ChangeHook(
+      paired != nullptr ? paired.get() : hook.get(), carry));
+  // The reducer has let go of the old ones.
+  *owner.hook = std::move(hook);
+  *owner.paired = std::move(paired);
+  *owner.averager = std::move(averager);
+  COXSWAIN_RETURN_IF_ERROR(owner.configure());
+  if (!state || *owner.averager == nullptr) return absl::OkStatus();
+  return (*owner.averager)
+      ->LoadState(*state, owner.communicator->rank(),
+                  owner.communicator->size());
 }
 
 }  // namespace coxswain

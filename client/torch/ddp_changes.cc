@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/reduce/averager_change.h"
-#include "client/reduce/hook_state.h"
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/module_tensors.h"
@@ -219,30 +218,25 @@ absl::Status DistributedDataParallel::ReplaceHook(
     std::unique_ptr<Hook> hook, std::unique_ptr<Averager> averager,
     bool carry) {
   COXSWAIN_RETURN_IF_ERROR(AverageParameters());
-  std::optional<HookState> state;
-  if (carry && averager_ != nullptr && averager != nullptr) {
-    absl::StatusOr<HookState> gathered =
-        GatherAveragerState(*averager_, *communicator_, reducer_->parameters(),
-                            options_.reducer.timeout);
-    Keep(gathered.status());
-    COXSWAIN_RETURN_IF_ERROR(status_);
-    state = *std::move(gathered);
-  }
-  std::unique_ptr<Hook> paired;
-  if (hook->needs_averager()) paired = WithAverager(hook.get());
-  COXSWAIN_RETURN_IF_ERROR(reducer_->ChangeHook(
-      paired != nullptr ? paired.get() : hook.get(), carry));
-  // The reducer has let go of the old ones.
-  hook_ = std::move(hook);
-  paired_hook_ = std::move(paired);
-  averager_ = std::move(averager);
-  averager_due_ = false;
-  COXSWAIN_RETURN_IF_ERROR(
-      Guarded("moving the gradients", [this] { PointGradients(); }));
-  COXSWAIN_RETURN_IF_ERROR(ConfigureAverager());
-  if (!state || averager_ == nullptr) return absl::OkStatus();
-  return averager_->LoadState(*state, communicator_->rank(),
-                              communicator_->size());
+  HookOwner owner;
+  owner.hook = &hook_;
+  owner.averager = &averager_;
+  owner.paired = &paired_hook_;
+  owner.reducer = reducer_.get();
+  owner.communicator = communicator_;
+  owner.timeout = options_.reducer.timeout;
+  owner.keep = [this](const absl::Status& status) {
+    Keep(status);
+    return status_;
+  };
+  owner.configure = [this]() -> absl::Status {
+    averager_due_ = false;
+    COXSWAIN_RETURN_IF_ERROR(
+        Guarded("moving the gradients", [this] { PointGradients(); }));
+    return ConfigureAverager();
+  };
+  return ChangeHookAndAverager(owner, std::move(hook), std::move(averager),
+                               carry);
 }
 
 void DistributedDataParallel::KeepShared(const absl::Status& status) {
