@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tests/support/quick_coordinator.h"
 
 namespace coxswain {
 
@@ -20,16 +21,7 @@ void ElasticWorker::DieAt(int world_size, int64_t step, Point point) {
 
 ElasticTeam::ElasticTeam(int most, int fewest, std::string hook)
     : most_(most), fewest_(fewest), hook_(std::move(hook)) {
-  server::CoordinatorOptions options;
-  options.listen = "127.0.0.1:0";
-  options.state_dir = absl::StrCat(
-      ::testing::TempDir(), "/",
-      ::testing::UnitTest::GetInstance()->current_test_info()->name());
-  options.tick_interval = absl::Milliseconds(10);
-  options.membership.last_call = absl::Milliseconds(200);
-  options.membership.growth_settle = absl::Milliseconds(50);
-  options.membership.growth_min_age = absl::Milliseconds(100);
-  auto started = server::Coordinator::Start(options);
+  auto started = server::Coordinator::Start(QuickCoordinator());
   EXPECT_OK(started);
   if (started.ok()) coordinator_ = std::move(started).value();
 }

@@ -1,7 +1,5 @@
 #include "tests/integration/pointer_training.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "tests/support/in_threads.h"
+#include "tests/support/quick_coordinator.h"
 
 namespace coxswain::pointer_training {
 namespace {
@@ -94,16 +93,7 @@ void ExpectClose(const Model& a, const Model& b) {
 }
 
 PointerTrainTest::PointerTrainTest() {
-  server::CoordinatorOptions options;
-  options.listen = "127.0.0.1:0";
-  options.state_dir = absl::StrCat(
-      ::testing::TempDir(), "/pointer-train-", getpid(), "-",
-      ::testing::UnitTest::GetInstance()->current_test_info()->name());
-  options.tick_interval = absl::Milliseconds(10);
-  options.membership.last_call = absl::Milliseconds(200);
-  options.membership.growth_settle = absl::Milliseconds(50);
-  options.membership.growth_min_age = absl::Milliseconds(100);
-  auto started = server::Coordinator::Start(options);
+  auto started = server::Coordinator::Start(QuickCoordinator());
   EXPECT_OK(started);
   if (started.ok()) coordinator_ = std::move(started).value();
 }

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
+#include "tests/support/quick_coordinator.h"
 
 // Elastic training of a libtorch module against a real coordinator in the same
 // process, each worker a thread.
@@ -96,16 +97,7 @@ struct Worker {
 class ElasticTrainingTest : public ::testing::Test {
  protected:
   ElasticTrainingTest() {
-    server::CoordinatorOptions options;
-    options.listen = "127.0.0.1:0";
-    options.state_dir = absl::StrCat(
-        ::testing::TempDir(), "/",
-        ::testing::UnitTest::GetInstance()->current_test_info()->name());
-    options.tick_interval = absl::Milliseconds(10);
-    options.membership.last_call = absl::Milliseconds(200);
-    options.membership.growth_settle = absl::Milliseconds(50);
-    options.membership.growth_min_age = absl::Milliseconds(100);
-    auto started = server::Coordinator::Start(options);
+    auto started = server::Coordinator::Start(QuickCoordinator());
     EXPECT_OK(started);
     if (started.ok()) coordinator_ = std::move(started).value();
   }
