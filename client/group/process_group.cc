@@ -53,7 +53,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.store =
       std::make_shared<StoreRendezvous>(member, description.communicator_id);
   auto communicator =
-      ::coxswain::Connect(options.backend, communicator_options);
+      options.connect == nullptr
+          ? ::coxswain::Connect(options.backend, communicator_options)
+          : options.connect(options.backend, communicator_options);
   if (!communicator.ok()) return member->Outcome(communicator.status());
   WatchPeerLosses(communicator->get(), description.ranks, options.on_peer_lost);
   return std::make_shared<ProcessGroup>(std::move(description),

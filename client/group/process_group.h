@@ -41,6 +41,10 @@ class ProcessGroup {
     bool measures_links = false;
     bool encrypts = false;
     std::shared_ptr<const DataKey> data_key;
+    // Connects; null: client/comm/backends does.
+    std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+        const std::string& backend, const CommunicatorOptions& options)>
+        connect;
   };
 
   // The coordinator's description of a group.

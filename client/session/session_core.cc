@@ -57,7 +57,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
                },
                request.options.device, request.links,
                /*measures_links=*/false, EncryptsData(request.options),
-               std::move(key)},
+               std::move(key), request.options.connect},
               member),
       noted_plan_(plan.version) {
   AttachedSchedule::Options schedule_options;

@@ -20,7 +20,9 @@
 
 namespace coxswain {
 
-class CoordinatorStub;  // client/rpc/coordinator_stub.h
+class Communicator;          // client/comm/communicator.h
+struct CommunicatorOptions;  // client/comm/communicator.h
+class CoordinatorStub;       // client/rpc/coordinator_stub.h
 
 // Makes the stub of the coordinator at HOST:PORT, or of several with commas
 // between, of which one leads. The stub makes no retries: the session does.
@@ -138,6 +140,10 @@ struct SessionOptions {
   const Clock* clock = Clock::Real();
   RandomSource* random = RandomSource::System();
   StubFactory stub_factory;  // empty: ConnectWithoutRetries
+  // Connects the groups; empty: client/comm/backends does.
+  std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+      const std::string& backend, const CommunicatorOptions& options)>
+      connect;
   absl::Duration notice_interval = absl::Seconds(10);
   absl::Duration retry_base = absl::Milliseconds(100);
   absl::Duration retry_cap = absl::Seconds(2);
