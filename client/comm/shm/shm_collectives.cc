@@ -43,6 +43,11 @@ Slice SliceOf(int64_t count, int rank, int size) {
   return {begin, std::min(count, begin + each) - begin};
 }
 
+// Returns whether the rank that forms a slice of the result gives it to all.
+bool IsReducedForAll(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kMean;
+}
+
 // Returns whether the input consists of a slice for each rank.
 bool HasSlices(CollectiveKind kind) {
   return kind == CollectiveKind::kReduceScatter ||
@@ -87,10 +92,30 @@ void ShmCollectives::Begin(const Operation& operation) {
   post.segment = operation.segment;
   post.offset = operation.offset;
   if (IsSmall(operation) && operation.input.count > 0) {
-    Copy(area_.slot(rank_, turn_), At(operation.input, 0),
-         operation.input.bytes());
+    CopyIn(operation, 0, operation.input.bytes(), area_.slot(rank_, turn_));
   }
   phases_.Arrive();
+}
+
+void ShmCollectives::CopyIn(const Operation& operation, int64_t at,
+                            int64_t bytes, char* to) {
+  if (operation.runs == nullptr) {
+    const char* const from = static_cast<const char*>(operation.input.data);
+    return Copy(to, from + at, bytes);
+  }
+  operation.runs->ForEach(at, bytes, [&](const MemoryRun& run, int64_t begin) {
+    Copy(to + begin, run.data, run.bytes);
+  });
+}
+
+void ShmCollectives::CopyOut(const Operation& operation, int64_t at,
+                             int64_t bytes, const char* from) {
+  if (operation.runs == nullptr) {
+    return Copy(static_cast<char*>(operation.output.data) + at, from, bytes);
+  }
+  operation.runs->ForEach(at, bytes, [&](const MemoryRun& run, int64_t begin) {
+    Copy(run.data, from + begin, run.bytes);
+  });
 }
 
 std::optional<absl::Status> ShmCollectives::TryFinish(
@@ -175,12 +200,20 @@ void ShmCollectives::ReadSlots(const Operation& operation) {
   switch (operation.header.kind) {
     case CollectiveKind::kBarrier:
     case CollectiveKind::kMessage:
-    case CollectiveKind::kMean:
       return;
     case CollectiveKind::kAllReduce:
-      ReduceMany(output.dtype, operation.header.op, Shift(slots, 0),
-                 {At(output, 0)}, output.count);
+    case CollectiveKind::kMean: {
+      const auto reduce = [&](const MemoryRun& run, int64_t begin) {
+        ReduceMany(output.dtype, operation.header.op, Shift(slots, begin),
+                   {run.data}, run.bytes / Width(output), DivisorOf(operation));
+      };
+      if (operation.runs == nullptr) {
+        reduce({At(output, 0), output.bytes()}, 0);
+      } else {
+        operation.runs->ForEach(0, output.bytes(), reduce);
+      }
       break;
+    }
     case CollectiveKind::kBroadcast:
       if (rank_ != operation.header.root) {
         Copy(At(output, 0), slots[static_cast<size_t>(operation.header.root)],
@@ -241,12 +274,14 @@ absl::Status ShmCollectives::RunDirect(const Operation& operation,
   const int64_t width = Width(input);
   const int64_t slice = input.count / size_;
   switch (operation.header.kind) {
-    case CollectiveKind::kAllReduce: {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kMean: {
       const Slice own = SliceOf(input.count, rank_, size_);
       std::vector<char*> outputs = inputs;
       for (char*& memory : outputs) memory += own.begin * width;
       ReduceMany(input.dtype, operation.header.op,
-                 Shift(inputs, own.begin * width), outputs, own.count);
+                 Shift(inputs, own.begin * width), outputs, own.count,
+                 DivisorOf(operation));
       moved_->Add(2 * (size_ - 1) * own.count * width);
       break;
     }
@@ -306,7 +341,7 @@ void ShmCollectives::CopyPieceIn(const Operation& operation, int64_t begin,
     return;
   }
   if (!HasSlices(operation.header.kind)) {
-    return Copy(area_.input(rank_), At(input, begin), bytes);
+    return CopyIn(operation, begin * Width(input), bytes, area_.input(rank_));
   }
   for (int peer = 0; peer < size_; ++peer) {
     Copy(area_.input(rank_) + peer * bytes,
@@ -322,11 +357,13 @@ void ShmCollectives::UsePiece(const Operation& operation, int64_t begin,
   std::vector<char*> inputs;
   for (int peer = 0; peer < size_; ++peer) inputs.push_back(area_.input(peer));
   switch (operation.header.kind) {
-    case CollectiveKind::kAllReduce: {
+    case CollectiveKind::kAllReduce:
+    case CollectiveKind::kMean: {
       const Slice own = SliceOf(count, rank_, size_);
       ReduceMany(output.dtype, operation.header.op,
                  Shift(inputs, own.begin * width),
-                 {area_.output(rank_) + own.begin * width}, own.count);
+                 {area_.output(rank_) + own.begin * width}, own.count,
+                 DivisorOf(operation));
       moved_->Add((size_ - 1) * own.count * width);
       return;
     }
@@ -353,16 +390,16 @@ void ShmCollectives::UsePiece(const Operation& operation, int64_t begin,
   moved_->Add((size_ - 1) * bytes);
 }
 
-// Only an all-reduce leaves its result with the rank that formed it. The next
-// piece does not overwrite it before all have met again.
+// All other collectives have written their results. The next piece does not
+// overwrite these before all have met again.
 void ShmCollectives::CopyPieceOut(const Operation& operation, int64_t begin,
                                   int64_t count) {
-  if (operation.header.kind != CollectiveKind::kAllReduce) return;
+  if (!IsReducedForAll(operation.header.kind)) return;
   const int64_t width = Width(operation.output);
   for (int peer = 0; peer < size_; ++peer) {
     const Slice slice = SliceOf(count, peer, size_);
-    Copy(At(operation.output, begin + slice.begin),
-         area_.output(peer) + slice.begin * width, slice.count * width);
+    CopyOut(operation, (begin + slice.begin) * width, slice.count * width,
+            area_.output(peer) + slice.begin * width);
     if (peer != rank_) moved_->Add(slice.count * width);
   }
 }

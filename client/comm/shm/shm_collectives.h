@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/memory_runs.h"
 #include "client/comm/shm/phases.h"
 #include "client/device/tensor.h"
 
@@ -78,8 +79,11 @@ class SharedArea {
 //           reads from the others' inputs, and for an all-reduce writes its
 //           slice of the result into all of them. Two passes over the data, no
 //           copies, two meetings.
-//   pieces  large inputs in private memory pass through the area a piece at a
-//           time; two meetings each.
+//   pieces  large inputs in private memory, or in several runs of memory, pass
+//           through the area a piece at a time; two meetings each.
+//
+// A mean takes the paths of an all-reduce; elements are divided as they are
+// added up.
 //
 // Sums are formed in the order of ranks wherever they are computed, so all
 // ranks get the same bits. The headers of the ranks lie in the shared area
@@ -102,6 +106,9 @@ class ShmCollectives {
     // Where the input lies, if in memory that is shared.
     uint64_t segment = 0;
     int64_t offset = 0;
+    // Of a mean: where its elements are, if not in one run, of which input and
+    // output have the first, and the count of all.
+    std::shared_ptr<const Runs> runs = nullptr;
   };
 
   ShmCollectives(const SharedArea& area, Phases* phases, int rank, int size,
@@ -136,6 +143,16 @@ class ShmCollectives {
   // needed.
   absl::StatusOr<std::vector<std::shared_ptr<char>>> DirectInputs(
       const Operation& operation);
+  // Reads `bytes` of the input from byte `at` on, into one run of memory ...
+  static void CopyIn(const Operation& operation, int64_t at, int64_t bytes,
+                     char* to);
+  // ... and writes as many of the output.
+  static void CopyOut(const Operation& operation, int64_t at, int64_t bytes,
+                      const char* from);
+  // What inputs are divided by as they are added up.
+  int DivisorOf(const Operation& operation) const {
+    return operation.header.kind == CollectiveKind::kMean ? size_ : 1;
+  }
   void CopyPieceIn(const Operation& operation, int64_t begin, int64_t count);
   void UsePiece(const Operation& operation, int64_t begin, int64_t count);
   void CopyPieceOut(const Operation& operation, int64_t begin, int64_t count);

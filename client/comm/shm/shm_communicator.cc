@@ -102,6 +102,7 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   absl::Status Open();
 
   absl::string_view backend() const override { return "shm"; }
+  bool has_mean() const override { return true; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return moved_->bytes(); }
   void WatchPeerLosses(OnLost on_lost) override {
@@ -118,25 +119,33 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
     return CheckOnHost(*this, span);
   }
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    return Start(HeaderOf(CollectiveKind::kAllReduce, span, op), span, span);
+    return Start({HeaderOf(CollectiveKind::kAllReduce, span, op), span, span});
   }
   WorkPtr DoBroadcast(Span span, int root) override {
     return Start(
-        HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
-        span);
+        {HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
+         span});
   }
   WorkPtr DoAgree(const CollectiveHeader& header) override {
-    return Start(header, {}, {});
+    return Start({header, {}, {}});
   }
   WorkPtr DoAllGather(Span input, Span output) override {
-    return Start(HeaderOf(CollectiveKind::kAllGather, input), input, output);
+    return Start({HeaderOf(CollectiveKind::kAllGather, input), input, output});
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Start(HeaderOf(CollectiveKind::kReduceScatter, input, op), input,
-                 output);
+    return Start(
+        {HeaderOf(CollectiveKind::kReduceScatter, input, op), input, output});
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Start(HeaderOf(CollectiveKind::kAllToAll, input), input, output);
+    return Start({HeaderOf(CollectiveKind::kAllToAll, input), input, output});
+  }
+  WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all) override {
+    Span first = parts[0];
+    first.count = all.count;
+    ShmCollectives::Operation mean = {HeaderOf(CollectiveKind::kMean, all),
+                                      first, first};
+    if (parts.size() > 1) mean.runs = std::make_shared<const Runs>(parts);
+    return Start(std::move(mean));
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
@@ -146,8 +155,7 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
  private:
   // Rank 0 makes the area and shows it to the others.
   absl::Status ShareArea();
-  WorkPtr Start(const CollectiveHeader& header, const Span& input,
-                const Span& output);
+  WorkPtr Start(ShmCollectives::Operation operation);
   void OnFrame(int peer, const PeerFrame& frame, UniqueFd fd);
   void Lose(const absl::Status& why);
   void Stop(const absl::Status& why);
@@ -294,9 +302,7 @@ absl::StatusOr<std::shared_ptr<char>> ShmCommunicator::Resolve(int peer,
   return std::shared_ptr<char>(memory, memory->data() + offset);
 }
 
-WorkPtr ShmCommunicator::Start(const CollectiveHeader& header,
-                               const Span& input, const Span& output) {
-  ShmCollectives::Operation operation = {header, input, output};
+WorkPtr ShmCommunicator::Start(ShmCollectives::Operation operation) {
   if (collectives_->IsSmall(operation)) {
     WorkPtr work = executor_->TryRunAssisted(
         [&] { collectives_->Begin(operation); },
@@ -306,7 +312,7 @@ WorkPtr ShmCommunicator::Start(const CollectiveHeader& header,
           return status;
         });
     if (work != nullptr) return work;
-  } else {
+  } else if (operation.runs == nullptr) {
     const Arena::Location location = arena_->Find(operation.input);
     operation.segment = location.segment;
     operation.offset = location.offset;

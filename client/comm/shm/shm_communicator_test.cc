@@ -31,12 +31,54 @@ CommunicatorCase ShmCase() {
   CommunicatorCase result;
   result.name = "Shm";
   result.make_group = MakeGroup;
+  result.mean = true;
   result.has_wire = true;
   return result;
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
                          testing::Values(ShmCase()), CaseName);
+
+// Of several pieces; one rank's are in a buffer, and so are in the end all
+// ranks'.
+TEST(ShmCommunicatorTest, AMeanHasTheSameBitsWhereverItsElementsAre) {
+  constexpr int64_t kCount = 3 * (1 << 18) + 12345;
+  const auto group = MakeGroup(3, absl::Minutes(1));
+  const auto value = [](int rank, int64_t i) {
+    return static_cast<float>((i * 7 + rank * 13) % 1001) / 7.0F;
+  };
+  std::vector<float> expected(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    expected[static_cast<size_t>(i)] =
+        value(0, i) / 3.0F + value(1, i) / 3.0F + value(2, i) / 3.0F;
+  }
+  std::vector<std::thread> threads;
+  for (const auto& comm : group) {
+    threads.emplace_back([&value, &expected, &comm] {
+      for (const int shared : {1, 3}) {
+        ASSERT_OK_AND_ASSIGN(const auto buffer,
+                             comm->AllocateBuffer(kCount + 1, DType::kFloat32));
+        auto* const data = static_cast<float*>(buffer->span().data);
+        // The first elements behind the others, with a gap.
+        const int64_t first = comm->rank() < shared ? 0 : 54321;
+        std::vector<Span> parts = {buffer->span().Slice(0, kCount)};
+        if (first > 0) {
+          parts = {buffer->span().Slice(kCount + 1 - first, first),
+                   buffer->span().Slice(0, kCount - first)};
+        }
+        const auto at = [&](int64_t i) -> float& {
+          return i < first ? data[kCount + 1 - first + i] : data[i - first];
+        };
+        for (int64_t i = 0; i < kCount; ++i) at(i) = value(comm->rank(), i);
+        ASSERT_OK(comm->AllReduceMean(parts)->Wait(absl::Minutes(1)));
+        for (int64_t i = 0; i < kCount; ++i) {
+          ASSERT_EQ(at(i), expected[static_cast<size_t>(i)]) << i;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 TEST(ShmCommunicatorTest, AMissingRankIsNamed) {
   auto store = std::make_shared<MemoryStore>();

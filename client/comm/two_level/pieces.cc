@@ -1,10 +1,12 @@
 #include "client/comm/two_level/pieces.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"
 #include "client/comm/two_level/half_floats.h"
+#include "client/comm/two_level/quotients.h"
 
 namespace coxswain {
 namespace {
@@ -19,6 +21,16 @@ absl::Status Pieces::AllReduce(const Span& span, ReduceOp op) {
   task.reduces = true;
   task.op = op;
   return Run(span, task);
+}
+
+absl::Status Pieces::AllReduceMean(const std::vector<Span>& parts,
+                                   const Span& all) {
+  const Runs runs(parts);
+  Task task;
+  task.reduces = true;
+  task.divisor = levels_.flat->size();
+  if (parts.size() > 1) task.runs = &runs;
+  return Run(all, task);
 }
 
 absl::Status Pieces::Broadcast(const Span& span, int root) {
@@ -81,10 +93,17 @@ absl::StatusOr<Pieces::Piece> Pieces::Cut(const Span& span, const Task& task,
     count = left;
     piece.bridges = 1;
   }
-  piece.span = span.Slice(begin, count);
+  piece.begin = begin;
+  if (task.runs == nullptr) {
+    piece.span = span.Slice(begin, count);
+  } else {
+    COXSWAIN_ASSIGN_OR_RETURN(piece.span,
+                              Memory(&collected_, number, count, span.dtype));
+  }
   piece.sum = piece.span;
   if (piece.wide) {
-    COXSWAIN_ASSIGN_OR_RETURN(piece.sum, WideMemory(number, count));
+    COXSWAIN_ASSIGN_OR_RETURN(piece.sum,
+                              Memory(&wide_, number, count, DType::kFloat32));
   }
   return piece;
 }
@@ -97,17 +116,49 @@ int Pieces::BridgesFor(const Span& span) const {
           : std::clamp<int64_t>(span.bytes() / kBridgeBytes, 1, all));
 }
 
-absl::StatusOr<Span> Pieces::WideMemory(int64_t number, int64_t count) {
-  auto& memory = wide_[static_cast<size_t>(number % 2)];
-  if (memory == nullptr || memory->span().count < count) {
+template <size_t kTurns>
+absl::StatusOr<Span> Pieces::Memory(
+    std::array<std::unique_ptr<BufferOwner>, kTurns>* buffers, int64_t number,
+    int64_t count, DType dtype) const {
+  auto& memory = (*buffers)[static_cast<size_t>(number) % kTurns];
+  const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
+  if (memory == nullptr || memory->span().count < bytes) {
     // Later pieces are not larger than the first.
     COXSWAIN_ASSIGN_OR_RETURN(
-        memory, levels_.local->AllocateBuffer(count, DType::kFloat32));
+        memory, levels_.local->AllocateBuffer(bytes, DType::kUInt8));
   }
-  return memory->span().Slice(0, count);
+  Span span = memory->span();
+  span.count = count;
+  span.dtype = dtype;
+  return span;
+}
+
+void Pieces::Collect(const Task& task, const Piece& piece) {
+  if (task.runs == nullptr) {
+    return DivideInto(piece.span, task.divisor, piece.span);
+  }
+  const auto width = static_cast<int64_t>(SizeOf(piece.span.dtype));
+  task.runs->ForEach(piece.begin * width, piece.span.bytes(),
+                     [&](const MemoryRun& run, int64_t at) {
+                       const int64_t count = run.bytes / width;
+                       DivideInto({run.data, count, piece.span.dtype, {}},
+                                  task.divisor,
+                                  piece.span.Slice(at / width, count));
+                     });
+}
+
+void Pieces::Scatter(const Task& task, const Piece& piece) {
+  if (task.runs == nullptr) return;
+  const char* const from = static_cast<const char*>(piece.span.data);
+  task.runs->ForEach(
+      piece.begin * static_cast<int64_t>(SizeOf(piece.span.dtype)),
+      piece.span.bytes(), [&](const MemoryRun& run, int64_t at) {
+        std::memcpy(run.data, from + at, static_cast<size_t>(run.bytes));
+      });
 }
 
 absl::Status Pieces::Form(const Task& task, const Piece& piece) {
+  if (task.divisor > 1) Collect(task, piece);
   if (piece.wide) Widen(piece.span, piece.sum);
   if (ranks_here() == 1) return absl::OkStatus();
   if (!task.reduces) {
@@ -173,11 +224,16 @@ absl::Status Pieces::Await(Piece* piece) {
 absl::Status Pieces::Finish(const Task& task, Piece* piece) {
   COXSWAIN_RETURN_IF_ERROR(Await(piece));
   const Piece done = std::exchange(*piece, Piece());
+  if (done.span.count == 0) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(Spread(task, done));
+  Scatter(task, done);
+  return absl::OkStatus();
+}
+
+absl::Status Pieces::Spread(const Task& task, const Piece& done) {
   const bool is_there =
       !task.reduces && levels_.hosts.host_of(task.root) == levels_.host();
-  if (done.span.count == 0 || ranks_here() == 1 || is_there) {
-    return absl::OkStatus();
-  }
+  if (ranks_here() == 1 || is_there) return absl::OkStatus();
   if (done.bridges == ranks_here()) {
     return levels_.wait(levels_.local->AllGather(
         SliceOf(done.span, done, levels_.place()), done.span));

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
+#include "client/comm/memory_runs.h"
 #include "client/comm/two_level/levels.h"
 
 namespace coxswain {
@@ -27,6 +28,10 @@ namespace coxswain {
 // rounded once, by the rank that has the sum of all: so between hosts 4 bytes
 // an element travel to be summed, and 2 as the result.
 //
+// Means are all-reduces of pieces that have been divided. What lies in several
+// runs is divided into memory of this class's own, which the host shares, and
+// its mean copied back from there.
+//
 // Threading: one thread at a time.
 class Pieces {
  public:
@@ -35,13 +40,16 @@ class Pieces {
 
   // What all ranks have agreed to do; nothing is in flight when these return.
   absl::Status AllReduce(const Span& span, ReduceOp op);
+  // `all` has the first of `parts`, and the type and count of all of them.
+  absl::Status AllReduceMean(const std::vector<Span>& parts, const Span& all);
   absl::Status Broadcast(const Span& span, int root);
 
  private:
   struct Piece {
     Span span;
-    Span sum;         // `span`, or where its sums are formed in 32 bits
-    int bridges = 1;  // in use
+    int64_t begin = 0;  // element of the collective's first one
+    Span sum;           // `span`, or where its sums are formed in 32 bits
+    int bridges = 1;    // in use
     bool wide = false;
     bool returns = false;        // crosses again, as the result
     std::vector<WorkPtr> works;  // on its way
@@ -51,6 +59,8 @@ class Pieces {
     bool reduces = false;
     ReduceOp op = ReduceOp::kSum;
     int root = 0;
+    int divisor = 1;             // of a mean
+    const Runs* runs = nullptr;  // of a mean, if it has several
   };
 
   absl::Status Run(const Span& span, const Task& task);
@@ -60,6 +70,10 @@ class Pieces {
                             int64_t number);
   int BridgesFor(const Span& span) const;
 
+  // Divides a piece, into its own memory ...
+  static void Collect(const Task& task, const Piece& piece);
+  // ... and copies its mean back from there.
+  static void Scatter(const Task& task, const Piece& piece);
   // Forms a host's part of a piece, where its ends of the bridges need it.
   absl::Status Form(const Task& task, const Piece& piece);
   void Cross(const Task& task, Piece* piece);
@@ -68,6 +82,7 @@ class Pieces {
   absl::Status Await(Piece* piece);
   // Spreads a piece within the host once it has come.
   absl::Status Finish(const Task& task, Piece* piece);
+  absl::Status Spread(const Task& task, const Piece& done);
 
   int ranks_here() const { return levels_.local->size(); }
   bool IsEnd(int bridge) const {
@@ -82,7 +97,11 @@ class Pieces {
     const int64_t each = slice.count / levels_.hosts.count();
     return slice.Slice(levels_.host() * each, each);
   }
-  absl::StatusOr<Span> WideMemory(int64_t number, int64_t count);
+  // Returns this much memory of the host, of one of these buffers in turns.
+  template <size_t kTurns>
+  absl::StatusOr<Span> Memory(
+      std::array<std::unique_ptr<BufferOwner>, kTurns>* buffers, int64_t number,
+      int64_t count, DType dtype) const;
 
   const Levels& levels_;
   Piece forming_;
@@ -90,6 +109,8 @@ class Pieces {
   Piece returning_;
   // Sums of two pieces in turns, made when they are first needed.
   std::array<std::unique_ptr<BufferOwner>, 2> wide_;
+  // Pieces that lie in several runs: three are on their way at a time.
+  std::array<std::unique_ptr<BufferOwner>, 3> collected_;
 };
 
 }  // namespace coxswain

@@ -10,7 +10,15 @@
 namespace coxswain {
 namespace {
 
+// Of the flat communicator: more ranks form a ring, in which a host sends each
+// slice but one, however many ranks it has; but to reduce half floats.
+constexpr int kDirectRanks = 8;
+
 int64_t Width(DType dtype) { return static_cast<int64_t>(SizeOf(dtype)); }
+
+bool IsWide(DType dtype, ReduceOp op) {
+  return op == ReduceOp::kSum && IsHalfFloat(dtype);
+}
 
 // Copies elements, of which one side may be widened half floats.
 void Copy(const Span& from, const Span& to) {
@@ -25,107 +33,161 @@ void Copy(const Span& from, const Span& to) {
 
 }  // namespace
 
+Slices::Slices(const Levels* levels) : levels_(*levels) {
+  for (int host = 0; host < levels_.hosts.count(); ++host) {
+    const auto ranks = static_cast<int>(levels_.hosts.ranks(host).size());
+    groups_ = std::max(groups_, ranks);
+  }
+}
+
+bool Slices::Bridges(CollectiveKind kind, DType dtype, ReduceOp op) const {
+  const Hosts& hosts = levels_.hosts;
+  if (hosts.count() == 1 || groups_ == 1) return false;
+  const int64_t ranks = levels_.flat->size();
+  const bool reduces = kind == CollectiveKind::kReduceScatter;
+  const int64_t slots = int64_t{hosts.count() - 1} * groups_ *
+                        (reduces && IsWide(dtype, op) ? 2 : 1);
+  const bool in_ring = ranks > kDirectRanks && !(reduces && IsHalfFloat(dtype));
+  if (in_ring) return slots <= ranks - 1;
+  int64_t most = 0;
+  for (int host = 0; host < hosts.count(); ++host) {
+    const auto here = static_cast<int64_t>(hosts.ranks(host).size());
+    most = std::max(most, here * (ranks - here));
+  }
+  return slots <= most;
+}
+
 template <typename Function>
-void Slices::ForEachRank(const Function& function) const {
-  int number = 0;
-  for (int place = 0; place < levels_.local->size(); ++place) {
-    for (const int rank : levels_.hosts.bridge(place)) {
-      function(rank, number++);
+void Slices::ForEachRank(const Part& part, const Function& function) const {
+  for (int host = 0; host < levels_.hosts.count(); ++host) {
+    int group = 0;
+    for (const int rank : levels_.hosts.ranks(host)) {
+      function(rank, SlotOf(part, group++, host));
     }
   }
 }
 
-absl::Status Slices::Run(int64_t count, int64_t width, const Step& start,
+absl::Status Slices::Run(int64_t count, DType dtype, const Step& start,
                          const Step& finish) {
-  absl::Status status = RunParts(count, width, start, finish);
+  absl::Status status = RunParts(count, dtype, start, finish);
   for (Part& part : parts_) {
-    if (part.work != nullptr) {
-      // It would wait for a host that is lost.
-      levels_.abort(status);
-      levels_.wait(part.work).IgnoreError();
-    }
+    // It would wait for a host that is lost.
+    if (!part.works.empty()) levels_.abort(status);
+    Await(&part).IgnoreError();
     part = Part();
   }
   return status;
 }
 
-absl::Status Slices::RunParts(int64_t count, int64_t width, const Step& start,
+absl::Status Slices::RunParts(int64_t count, DType dtype, const Step& start,
                               const Step& finish) {
-  const int64_t most =
-      std::max<int64_t>(kPieceBytes / width / levels_.flat->size(), 1);
+  const int64_t slots = int64_t{groups_} * levels_.hosts.count();
+  const int64_t most = std::max<int64_t>(kPieceBytes / Width(dtype) / slots, 1);
   const auto end = [&](Part* part) -> absl::Status {
-    if (part->work == nullptr) return absl::OkStatus();
-    COXSWAIN_RETURN_IF_ERROR(levels_.wait(std::exchange(part->work, nullptr)));
+    if (!std::exchange(part->begun, false)) return absl::OkStatus();
+    COXSWAIN_RETURN_IF_ERROR(Await(part));
     return finish(part);
   };
   size_t turn = 0;
   for (int64_t begin = 0; begin < count; begin += most, turn = 1 - turn) {
     Part& part = parts_[turn];
+    part.begun = true;
     part.turn = turn;
     part.begin = begin;
     part.count = std::min(most, count - begin);
+    COXSWAIN_ASSIGN_OR_RETURN(part.memory, Memory(part, dtype));
     COXSWAIN_RETURN_IF_ERROR(start(&part));
     COXSWAIN_RETURN_IF_ERROR(end(&parts_[1 - turn]));
   }
   return end(&parts_[1 - turn]);
 }
 
-absl::Status Slices::ReduceScatter(const Span& input, const Span& output,
-                                   ReduceOp op) {
-  const bool wide = op == ReduceOp::kSum && IsHalfFloat(input.dtype);
-  Communicator& across = bridge();
-  const DType dtype = wide ? DType::kFloat32 : input.dtype;
-  const auto start = [&](Part* part) -> absl::Status {
-    const int64_t count = part->count;
-    COXSWAIN_ASSIGN_OR_RETURN(
-        const Span all,
-        Memory(part->turn, levels_.flat->size() * count, dtype));
-    ForEachRank([&](int rank, int number) {
-      Copy(input.Slice(rank * output.count + part->begin, count),
-           all.Slice(number * count, count));
-    });
-    const int64_t each = across.size() * count;
-    const Span own = all.Slice(levels_.place() * each, each);
-    COXSWAIN_RETURN_IF_ERROR(
-        levels_.wait(levels_.local->ReduceScatter(all, own, op)));
-    part->memory = own.Slice(across.rank() * count, count);
-    part->work = across.ReduceScatter(own, part->memory, op);
-    return absl::OkStatus();
-  };
-  const auto finish = [&](Part* part) {
-    Copy(part->memory, output.Slice(part->begin, part->count));
-    return absl::OkStatus();
-  };
-  return Run(output.count, Width(dtype), start, finish);
+absl::Status Slices::Await(Part* part) {
+  absl::Status status;
+  for (const WorkPtr& work : std::exchange(part->works, {})) {
+    const absl::Status ended = levels_.wait(work);
+    if (!ended.ok() && status.ok()) {
+      status = ended;
+      // The other bridges lead to the same hosts.
+      levels_.abort(status);
+    }
+  }
+  return status;
 }
 
-absl::Status Slices::AllGather(const Span& input, const Span& output) {
-  const int64_t hosts = levels_.hosts.count();
+// What is in empty slots is added up as well, and not looked at.
+absl::Status Slices::ReduceScatter(const Span& input, const Span& output,
+                                   ReduceOp op) {
+  Communicator& local = *levels_.local;
   const auto start = [&](Part* part) -> absl::Status {
-    COXSWAIN_ASSIGN_OR_RETURN(
-        part->memory, Memory(part->turn, hosts * part->count, input.dtype));
-    part->work =
-        bridge().AllGather(input.Slice(part->begin, part->count), part->memory);
+    ForEachRank(*part, [&](int rank, const Span& slot) {
+      Copy(input.Slice(rank * output.count + part->begin, part->count), slot);
+    });
+    if (own_ends()) {
+      COXSWAIN_RETURN_IF_ERROR(levels_.wait(local.ReduceScatter(
+          part->memory, GroupOf(*part, levels_.place()), op)));
+    } else if (ranks_here() > 1) {
+      COXSWAIN_RETURN_IF_ERROR(levels_.wait(local.AllReduce(part->memory, op)));
+    }
+    for (int group = 0; group < groups_; ++group) {
+      if (!IsEnd(group)) continue;
+      part->works.push_back(Across(group).ReduceScatter(
+          GroupOf(*part, group), SlotOf(*part, group, levels_.host()), op));
+    }
     return absl::OkStatus();
   };
   const auto finish = [&](Part* part) -> absl::Status {
-    const int64_t count = part->count;
-    COXSWAIN_ASSIGN_OR_RETURN(
-        const Span all, Memory(2, levels_.flat->size() * count, input.dtype));
-    COXSWAIN_RETURN_IF_ERROR(
-        levels_.wait(levels_.local->AllGather(part->memory, all)));
-    ForEachRank([&](int rank, int number) {
-      Copy(all.Slice(number * count, count),
-           output.Slice(rank * input.count + part->begin, count));
+    for (int group = 0; group < ranks_here(); ++group) {
+      if (EndOf(group) == group) continue;
+      COXSWAIN_RETURN_IF_ERROR(levels_.wait(
+          local.Broadcast(SlotOf(*part, group, levels_.host()), EndOf(group))));
+    }
+    Copy(SlotOf(*part, levels_.place(), levels_.host()),
+         output.Slice(part->begin, part->count));
+    return absl::OkStatus();
+  };
+  const DType dtype = IsWide(input.dtype, op) ? DType::kFloat32 : input.dtype;
+  return Run(output.count, dtype, start, finish);
+}
+
+absl::Status Slices::AllGather(const Span& input, const Span& output) {
+  Communicator& local = *levels_.local;
+  const auto start = [&](Part* part) -> absl::Status {
+    Copy(input.Slice(part->begin, part->count),
+         SlotOf(*part, levels_.place(), levels_.host()));
+    for (int group = 0; group < groups_; ++group) {
+      const Span slot = SlotOf(*part, group, levels_.host());
+      if (group < ranks_here() && EndOf(group) != group) {
+        COXSWAIN_RETURN_IF_ERROR(levels_.wait(local.Broadcast(slot, group)));
+      }
+      if (!IsEnd(group)) continue;
+      part->works.push_back(
+          Across(group).AllGather(slot, GroupOf(*part, group)));
+    }
+    return absl::OkStatus();
+  };
+  const auto finish = [&](Part* part) -> absl::Status {
+    if (own_ends()) {
+      COXSWAIN_RETURN_IF_ERROR(levels_.wait(
+          local.AllGather(GroupOf(*part, levels_.place()), part->memory)));
+    } else if (ranks_here() > 1) {
+      for (int group = 0; group < groups_; ++group) {
+        COXSWAIN_RETURN_IF_ERROR(
+            levels_.wait(local.Broadcast(GroupOf(*part, group), EndOf(group))));
+      }
+    }
+    ForEachRank(*part, [&](int rank, const Span& slot) {
+      Copy(slot, output.Slice(rank * input.count + part->begin, part->count));
     });
     return absl::OkStatus();
   };
-  return Run(input.count, Width(input.dtype), start, finish);
+  return Run(input.count, input.dtype, start, finish);
 }
 
-absl::StatusOr<Span> Slices::Memory(size_t index, int64_t count, DType dtype) {
-  auto& memory = memory_[index];
+absl::StatusOr<Span> Slices::Memory(const Part& part, DType dtype) {
+  const int64_t count = groups_ * levels_.hosts.count() * part.count;
   const int64_t bytes = count * Width(dtype);
+  auto& memory = memory_[part.turn];
   if (memory == nullptr || memory->span().count < bytes) {
     COXSWAIN_ASSIGN_OR_RETURN(
         memory, levels_.local->AllocateBuffer(bytes, DType::kUInt8));

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
@@ -43,6 +46,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   }
 
   absl::string_view backend() const override { return "two_level"; }
+  bool has_mean() const override { return parts_.flat->has_mean(); }
   void Abort(absl::string_view reason) override { executor_.Abort(reason); }
   int64_t wire_bytes() const override {
     // The bridges are split off the flat one.
@@ -65,50 +69,57 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   WorkPtr DoAllReduce(Span span, ReduceOp op) override {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kAllReduce, span, op);
-    return Run(NameOf(header.kind), [=]() -> absl::Status {
-      if (IsSmall(span)) return Wait(parts_.flat->AllReduce(span, op));
-      // The parts would compare among the ranks of a host, or of a bridge.
-      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
-      return pieces_.AllReduce(span, op);
+    if (IsSmall(span)) {
+      return RunFlat(header, [=] { return parts_.flat->AllReduce(span, op); });
+    }
+    return RunLevels(header, [=] { return pieces_.AllReduce(span, op); });
+  }
+  WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all) override {
+    const CollectiveHeader header = HeaderOf(CollectiveKind::kMean, all);
+    if (IsSmall(all)) {
+      return RunFlat(
+          header, [this, parts] { return parts_.flat->AllReduceMean(parts); });
+    }
+    Span first = parts[0];
+    first.count = all.count;
+    return RunLevels(header, [this, parts = std::move(parts), first] {
+      return pieces_.AllReduceMean(parts, first);
     });
   }
   WorkPtr DoBroadcast(Span span, int root) override {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root);
-    return Run(NameOf(header.kind), [=]() -> absl::Status {
-      if (IsSmall(span)) return Wait(parts_.flat->Broadcast(span, root));
-      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
-      return pieces_.Broadcast(span, root);
-    });
+    if (IsSmall(span)) {
+      return RunFlat(header,
+                     [=] { return parts_.flat->Broadcast(span, root); });
+    }
+    return RunLevels(header, [=] { return pieces_.Broadcast(span, root); });
   }
   WorkPtr DoAgree(const CollectiveHeader& header) override {
-    return Run(NameOf(header.kind),
-               [=] { return Wait(parts_.flat->Agree(header)); });
+    return RunFlat(header, [=] { return parts_.flat->Agree(header); });
   }
   WorkPtr DoAllGather(Span input, Span output) override {
     const CollectiveHeader header = HeaderOf(CollectiveKind::kAllGather, input);
-    return Run(NameOf(header.kind), [=]() -> absl::Status {
-      if (IsSmall(input) || !slices_.bridged()) {
-        return Wait(parts_.flat->AllGather(input, output));
-      }
-      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
-      return slices_.AllGather(input, output);
-    });
+    if (IsSmall(input) || !Bridges(header)) {
+      return RunFlat(header,
+                     [=] { return parts_.flat->AllGather(input, output); });
+    }
+    return RunLevels(header, [=] { return slices_.AllGather(input, output); });
   }
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kReduceScatter, input, op);
-    return Run(NameOf(header.kind), [=]() -> absl::Status {
-      if (IsSmall(output) || !slices_.bridged()) {
-        return Wait(parts_.flat->ReduceScatter(input, output, op));
-      }
-      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
-      return slices_.ReduceScatter(input, output, op);
-    });
+    if (IsSmall(output) || !Bridges(header)) {
+      return RunFlat(header, [=] {
+        return parts_.flat->ReduceScatter(input, output, op);
+      });
+    }
+    return RunLevels(header,
+                     [=] { return slices_.ReduceScatter(input, output, op); });
   }
   WorkPtr DoAllToAll(Span input, Span output) override {
-    return Run("all-to-all",
-               [=] { return Wait(parts_.flat->AllToAll(input, output)); });
+    return RunFlat(HeaderOf(CollectiveKind::kAllToAll, input),
+                   [=] { return parts_.flat->AllToAll(input, output); });
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
     return Message([=] { return parts_.flat->Send(span, peer, tag); });
@@ -143,15 +154,52 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
     return span.bytes() * (size() - 1) <= kSmallBytes;
   }
 
+  bool Bridges(const CollectiveHeader& header) const {
+    return slices_.Bridges(header.kind, header.dtype, header.op);
+  }
+
   // Runs an operation of the parts in the order of this communicator's own.
   template <typename Operation>
-  WorkPtr Run(absl::string_view what, Operation operation) {
-    return executor_.RunInOrder([this, what, operation]() -> absl::Status {
+  WorkPtr Run(const CollectiveHeader& header, Operation operation) {
+    return executor_.RunInOrder([this, header, operation]() -> absl::Status {
       COXSWAIN_RETURN_IF_ERROR(Enter());
       const absl::Status status = operation();
       Leave();
-      return Named(what, status);
+      return Named(header, status);
     });
+  }
+  // Runs one of both levels once all ranks have agreed on it: the parts would
+  // compare among the ranks of a host, or of a bridge.
+  template <typename Operation>
+  WorkPtr RunLevels(const CollectiveHeader& header, Operation operation) {
+    return Run(header, [this, header, operation]() -> absl::Status {
+      COXSWAIN_RETURN_IF_ERROR(Wait(parts_.flat->Agree(header)));
+      return operation();
+    });
+  }
+  // Runs one of the flat communicator alone. Where nothing is before it, that
+  // begins it at once, and ends it on the thread that waits for it, if it can.
+  template <typename Begin>
+  WorkPtr RunFlat(const CollectiveHeader& header, Begin begin) {
+    const auto begun = std::make_shared<WorkPtr>();
+    WorkPtr work = executor_.TryRunAssisted(
+        [&] {
+          if (Enter().ok()) *begun = begin();
+        },
+        [this, header, begun](absl::Time until) -> std::optional<absl::Status> {
+          if (*begun == nullptr) return absl::AbortedError("stopped");
+          if (!IsDoneBy(*begun, until)) return std::nullopt;
+          const absl::Status status = Wait(*begun);
+          Leave();
+          return Named(header, status);
+        });
+    if (work != nullptr) return work;
+    return Run(header, [this, begin] { return Wait(begin()); });
+  }
+  static bool IsDoneBy(const WorkPtr& work, absl::Time until) {
+    if (until == absl::InfiniteFuture()) return true;  // or is waited for
+    work->Wait(until - Clock::Real()->Now()).IgnoreError();
+    return work->Done();
   }
   // Begins a message of the flat communicator, which pairs by the order in
   // which messages are started, and whose memory is in use from then on until
@@ -172,9 +220,10 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
         });
   }
   // A part's error, by this communicator's rank.
-  absl::Status Named(absl::string_view what, const absl::Status& status) const {
-    return WithPrefix(absl::StrCat(what, " of rank ", rank(), " of ", size(),
-                                   " on several hosts: "),
+  absl::Status Named(const CollectiveHeader& header,
+                     const absl::Status& status) const {
+    return WithPrefix(absl::StrCat(NameOf(header.kind), " of rank ", rank(),
+                                   " of ", size(), " on several hosts: "),
                       status);
   }
 

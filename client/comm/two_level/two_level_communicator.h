@@ -11,12 +11,12 @@
 
 namespace coxswain {
 
-// Ranks on several hosts, with any number on each. Large all-reduces and
-// broadcasts (pieces.h), and where hosts have equally many ranks
-// reduce-scatters and all-gathers (slices.h), go in pieces within the hosts and
-// over bridges between them, so that each byte leaves a host once, instead of
-// once for each of its ranks. All other operations use the flat communicator,
-// which rounds sums of half floats once.
+// Ranks on several hosts, with any number on each. Large all-reduces, means and
+// broadcasts (pieces.h), and where that saves bytes reduce-scatters and
+// all-gathers (slices.h), go in pieces within the hosts and over bridges
+// between them, so that each byte leaves a host once, instead of once for each
+// of its ranks. All other operations use the flat communicator, which rounds
+// sums of half floats once; it has means, or this one has none.
 //
 // A communicator split off is the host's if all its ranks are on one, the flat
 // one's if each is on another, and otherwise one of two levels.

@@ -28,6 +28,7 @@ CommunicatorCase TwoLevelCase() {
   result.name = "TwoLevel";
   result.make_group = MakeGroup;
   result.sizes = {2, 4};
+  result.mean = true;
   result.has_wire = true;
   return result;
 }

@@ -51,13 +51,30 @@ CommunicatorCase UnevenCase() {
     return MakeLevels(size, UnevenTestHosts(size), timeout);
   };
   result.sizes = {2, 3, 6};
+  result.mean = true;
   result.has_wire = true;
   result.has_unequal_wire = true;
   return result;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
-                         testing::Values(UnevenCase()), CaseName);
+// Hosts of which one has most of the ranks.
+CommunicatorCase LayoutCase(const std::string& name,
+                            const std::vector<int>& host_of) {
+  CommunicatorCase result = UnevenCase();
+  result.name = name;
+  result.make_group = [host_of](int size, absl::Duration timeout) {
+    return MakeLevels(size, Hosts({host_of.begin(), host_of.begin() + size}),
+                      timeout);
+  };
+  result.sizes = {static_cast<int>(host_of.size())};
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Backends, CommunicatorConformance,
+    testing::Values(UnevenCase(), LayoutCase("ThreeAndOne", {0, 1, 0, 0}),
+                    LayoutCase("OneOneAndTwo", {0, 2, 1, 2})),
+    CaseName);
 
 // Integers of which a sum is exact in 32 bits, and is rounded in 16.
 std::vector<Elements> RandomInputs(Draws* draws, DType dtype, int64_t count,
@@ -165,6 +182,48 @@ void CheckCopies(const Group& group, Draws* draws) {
   for (const Elements& one : outputs) ASSERT_EQ(one.bytes(), expected);
 }
 
+// Where ranks have their elements in parts, each in others, with gaps.
+void CheckMeans(const Group& group, Draws* draws) {
+  const size_t ranks = group.size();
+  const DType dtype = kDTypes[draws->Below(4)];
+  const int64_t count = RandomCount(draws);
+  SCOPED_TRACE(absl::StrCat("mean of ", count, " x ", NameOf(dtype)));
+  auto divided = RandomInputs(draws, dtype, count, ranks);
+  std::vector<Elements> apart;
+  std::vector<std::vector<Span>> parts(ranks);
+  std::vector<std::vector<int64_t>> places(ranks);  // by element
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const int64_t gaps = draws->Below(4);
+    apart.emplace_back(dtype, count + gaps);
+    int64_t begin = 0;
+    for (int64_t gap = 0; gap <= gaps; ++gap) {
+      const int64_t left = count - begin;
+      const int64_t length = gap == gaps ? left : draws->Below(left + 1);
+      parts[rank].push_back(apart[rank].span().Slice(begin + gap, length));
+      for (int64_t i = 0; i < length; ++i, ++begin) {
+        apart[rank].Set(begin + gap, divided[rank].Get(begin));
+        places[rank].push_back(begin + gap);
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      divided[rank].Set(i, divided[rank].Get(i) / static_cast<double>(ranks));
+    }
+  }
+  RunAll(group, [&](Communicator& comm, size_t rank) {
+    return comm.AllReduceMean(parts[rank]);
+  });
+  RunAll(group, [&](Communicator& comm, size_t rank) {
+    return comm.AllReduce(divided[rank].span());
+  });
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (int64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(apart[rank].Get(places[rank][static_cast<size_t>(i)]),
+                divided[0].Get(i))
+          << "element " << i << " on rank " << rank;
+    }
+  }
+}
+
 TEST(TwoLevelLayoutsTest, AnyLayoutGivesWhatOneProcessComputes) {
   constexpr int kRounds = 24;
   for (int round = 0; round < kRounds; ++round) {
@@ -173,6 +232,8 @@ TEST(TwoLevelLayoutsTest, AnyLayoutGivesWhatOneProcessComputes) {
     const int64_t hosts = 1 + draws.Below(4);
     for (int& host : host_of) host = static_cast<int>(draws.Below(hosts));
     if (round % 4 == 3) host_of = {0, 1, 0, 1, 2, 2};
+    // Ranks whose place has no bridge.
+    if (round % 4 == 2) host_of = {0, 0, 0, 1, 0, 0, 0};
     SCOPED_TRACE(
         absl::StrCat("round ", round, ": hosts ", absl::StrJoin(host_of, ",")));
     const Group group =
@@ -180,6 +241,7 @@ TEST(TwoLevelLayoutsTest, AnyLayoutGivesWhatOneProcessComputes) {
     for (int i = 0; i < 2; ++i) {
       ASSERT_NO_FATAL_FAILURE(CheckReductions(group, &draws));
       ASSERT_NO_FATAL_FAILURE(CheckCopies(group, &draws));
+      ASSERT_NO_FATAL_FAILURE(CheckMeans(group, &draws));
     }
     RunAll(group, [](Communicator& comm, size_t) { return comm.Barrier(); });
   }
@@ -190,7 +252,7 @@ TEST(TwoLevelLayoutsTest, AnyLayoutGivesWhatOneProcessComputes) {
 std::vector<double> WireShares(const std::vector<int>& host_of, DType dtype,
                                CollectiveKind kind) {
   const auto size = static_cast<int>(host_of.size());
-  const int64_t count = int64_t{size} << 20;
+  const int64_t count = int64_t{size} << 19;
   std::vector<Communicator*> flat(host_of.size());
   const Group group =
       ConnectGroup(size, kLong, [&](const CommunicatorOptions& options) {
@@ -232,7 +294,16 @@ TEST(TwoLevelLayoutsTest, EachByteLeavesAHostOnceSpreadOverItsRanks) {
        {CollectiveKind::kReduceScatter, CollectiveKind::kAllGather}) {
     EXPECT_THAT(WireShares({0, 0, 1, 1}, DType::kFloat32, kind),
                 are({0.25, 0.25, 0.25, 0.25}));
+    // As if the smaller hosts had as many ranks as the largest one.
+    EXPECT_THAT(WireShares({0, 0, 0, 1, 1}, DType::kFloat32, kind),
+                are({0.2, 0.2, 0.2, 0.4, 0.2}));
+    EXPECT_THAT(WireShares({0, 1, 2, 2}, DType::kFloat32, kind),
+                are({1, 1, 0.5, 0.5}));
   }
+  // Flat, which would not send more in 32 bits.
+  EXPECT_THAT(
+      WireShares({0, 1, 1}, DType::kBFloat16, CollectiveKind::kReduceScatter),
+      are({2. / 3, 2. / 3, 2. / 3}));
 }
 
 // While 16-bit sums cross twice, with several bridges on one rank.
