@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -9,14 +10,18 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "client/comm/held/held_communicator.h"
+#include "client/comm/shm/shm_communicator.h"
+#include "client/comm/tcp/raw_tcp_peer_for_test.h"
 #include "client/comm/tcp/tcp_communicator.h"
 #include "client/reduce/reducer_test_support.h"
 #include "tests/conformance/connected_group.h"
+#include "tests/conformance/two_level_group.h"
 
 namespace coxswain {
 namespace {
 
 using testing::Each;
+using testing::Not;
 using Values = std::vector<std::vector<float>>;  // by parameter
 
 // One that is exchanged where it is takes 64 KiB.
@@ -82,8 +87,18 @@ Values GradientsOf(int rank) {
   return gradients;
 }
 
-void OnTcpRanks(int size, const std::function<void(Communicator*)>& run) {
-  const auto group = ConnectGroup(size, kSoon, ConnectTcp);
+using Connecting = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+    const CommunicatorOptions&)>;
+
+// Hosts with different numbers of ranks.
+absl::StatusOr<std::unique_ptr<Communicator>> ConnectUneven(
+    const CommunicatorOptions& options) {
+  return ConnectLevels(options, UnevenTestHosts(options.size));
+}
+
+void OnRanks(int size, const Connecting& connect,
+             const std::function<void(Communicator*)>& run) {
+  const auto group = ConnectGroup(size, kSoon, connect);
   std::vector<std::thread> threads;
   for (const auto& communicator : group) {
     threads.emplace_back([&] { run(communicator.get()); });
@@ -118,8 +133,9 @@ void Step(Reducer& reducer, int rank, bool in_place, Values* gradients) {
 }
 
 TEST(ReducerInPlaceTest, AveragesAndTheirNormHaveTheBitsOfCopies) {
-  for (const int size : {1, 2, 3}) {
-    OnTcpRanks(size, [](Communicator* communicator) {
+  const auto check = [](int size, const Connecting& connect) {
+    OnRanks(size, connect, [](Communicator* communicator) {
+      SCOPED_TRACE(communicator->backend());
       const int rank = communicator->rank();
       Values averages[2];
       double norms[2];
@@ -145,11 +161,16 @@ TEST(ReducerInPlaceTest, AveragesAndTheirNormHaveTheBitsOfCopies) {
       EXPECT_EQ(norms[0], norms[1]);
       EXPECT_GT(norms[0], 0);
     });
+  };
+  for (const int size : {1, 2, 3}) {
+    check(size, ConnectTcp);
+    check(size, ConnectShm);
+    check(size, ConnectUneven);
   }
 }
 
 TEST(ReducerInPlaceTest, AnotherHookGetsTheGradientsInTheBuckets) {
-  OnTcpRanks(2, [](Communicator* communicator) {
+  OnRanks(2, ConnectTcp, [](Communicator* communicator) {
     const int rank = communicator->rank();
     MeanHook mean;
     AverageHook average;
@@ -178,7 +199,7 @@ TEST(ReducerInPlaceTest, WhatNeedsTheBucketsGoesThroughThem) {
         options->on_average = [](const Bucket&) { return absl::OkStatus(); };
       }};
   for (const auto& change : changes) {
-    OnTcpRanks(2, [&](Communicator* communicator) {
+    OnRanks(2, ConnectTcp, [&](Communicator* communicator) {
       MeanHook hook;
       ReducerOptions options = SomeBuckets();
       change(&options);
@@ -227,6 +248,52 @@ TEST(ReducerInPlaceTest, TheMemoryIsFreeOnceAStepHasFailed) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Rank 1 sends part of what it is to send, and reads part of what it is to
+// read.
+TEST(ReducerInPlaceTest, AStepAmidWhichAPeerStallsIsLost) {
+  const CommunicatorOptions group = TestGroupOptions(
+      0, 2, std::make_shared<MemoryStore>(), absl::Milliseconds(500));
+  absl::StatusOr<std::unique_ptr<Communicator>> communicator;
+  std::thread connecting([&] { communicator = ConnectTcp(group); });
+  RawTcpPeer peer(group);
+  peer.Meet();
+  connecting.join();
+  ASSERT_OK(communicator);
+
+  ReducerOptions options;
+  options.timeout = kSoon;
+  options.verify = false;
+  options.rebuild = false;
+  ParameterSpec large;
+  large.name = "large";
+  large.shape = {2 << 20};
+  MeanHook hook;
+  ASSERT_OK_AND_ASSIGN(
+      const auto reducer,
+      Reducer::Create(options, {large}, &hook, communicator->get()));
+  auto gradient = std::make_unique<std::vector<float>>(2 << 20, 1.0F);
+  Reducer::MarkOptions mark;
+  mark.in_place = true;
+  ASSERT_OK(reducer->BeginStep());
+  ASSERT_OK(reducer->MarkReady(0, SpanOf(gradient.get()), mark));
+  RawTcpPeer::Write(
+      peer.data,
+      RawTcpPeer::Opening(
+          HeaderOf(CollectiveKind::kMean, SpanOf(gradient.get())), 0));
+  RawTcpPeer::Write(peer.data, std::string(300 << 10, '\0'));
+  RawTcpPeer::Read(peer.data, 1000);
+
+  EXPECT_THAT(reducer->Finish(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       testing::HasSubstr("rank 1 did not come")));
+  // Under AddressSanitizer a later access is an error.
+  gradient.reset();
+  // No step can be taken with what is half a mean, nor any after it.
+  EXPECT_THAT(reducer->Commit(), Not(IsOk()));
+  EXPECT_EQ(hook.step(), 0);
+  EXPECT_THAT(reducer->BeginStep(), Not(IsOk()));
 }
 
 }  // namespace

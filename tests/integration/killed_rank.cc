@@ -3,8 +3,8 @@
 //
 // BACKEND is shm or tcp. Repeats what STAGE names until it fails:
 //   connect   only a barrier; its time to die begins with the process
-//   small direct pieces gather messages channels    exchanges of that kind; it
-//             begins once all have met
+//   small direct pieces means gather messages channels    exchanges of that
+//             kind; it begins once all have met
 //   split     groups split off, and a barrier of each
 //   allocate  new shared buffers
 //   mixed     all of the exchanges in turns, and splits; over tcp
@@ -120,6 +120,7 @@ class Worker {
   absl::Status Small() { return AllReduce(small_.data(), kSmall); }
   absl::Status Direct();
   absl::Status Pieces() { return AllReduce(large_.data(), kLarge); }
+  absl::Status Means();
   absl::Status Gather();
   absl::Status Messages();
   absl::Status Channels();
@@ -180,9 +181,10 @@ absl::Status Worker::Run() {
   const std::map<std::string, Step> steps = {
       {"connect", &Worker::Meet},      {"small", &Worker::Small},
       {"direct", &Worker::Direct},     {"pieces", &Worker::Pieces},
-      {"gather", &Worker::Gather},     {"messages", &Worker::Messages},
-      {"channels", &Worker::Channels}, {"split", &Worker::Splits},
-      {"allocate", &Worker::Allocate}, {"mixed", &Worker::Mixed}};
+      {"means", &Worker::Means},       {"gather", &Worker::Gather},
+      {"messages", &Worker::Messages}, {"channels", &Worker::Channels},
+      {"split", &Worker::Splits},      {"allocate", &Worker::Allocate},
+      {"mixed", &Worker::Mixed}};
   const auto step = steps.find(stage_);
   if (step == steps.end()) return absl::NotFoundError("no such stage");
   COXSWAIN_RETURN_IF_ERROR(Connect());
@@ -213,6 +215,24 @@ absl::Status Worker::AllReduce(float* data, int64_t count) {
 
 absl::Status Worker::Direct() {
   return AllReduce(static_cast<float*>(buffer_->span().data), kLarge);
+}
+
+// In two parts, which are in another place on each rank.
+absl::Status Worker::Means() {
+  const Span all = SpanOf(large_.data(), kLarge);
+  const int64_t first = 100000 * (options_.rank + 1);
+  for (float& value : large_) value = static_cast<float>(options_.rank);
+  COXSWAIN_RETURN_IF_ERROR(
+      communicator_
+          ->AllReduceMean(
+              {all.Slice(first, kLarge - first), all.Slice(0, first)})
+          ->Wait(kForEver));
+  const float mean = static_cast<float>(options_.size - 1) / 2;
+  for (const float value : large_) {
+    if (value == mean) continue;
+    return absl::DataLossError(absl::StrCat(value, " is not ", mean));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Worker::Gather() {

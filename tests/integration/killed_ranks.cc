@@ -48,10 +48,12 @@ std::vector<fs::path> OwnProcesses() {
   return own;
 }
 
-KilledRanks::KilledRanks(std::string backend, std::string stage, uint64_t seed)
+KilledRanks::KilledRanks(std::string backend, std::string stage, uint64_t seed,
+                         int ranks)
     : backend_(std::move(backend)),
       stage_(std::move(stage)),
       random_(seed, /*stream=*/0),
+      ranks_(ranks),
       folder_(testing::TempDir() + "/ranks-XXXXXX") {
   COXSWAIN_CHECK(mkdtemp(folder_.data()) != nullptr);
 }
@@ -64,22 +66,24 @@ KilledRanks::~KilledRanks() {
 void KilledRanks::Start(int victims) {
   const absl::Duration timeout =
       stage_ == "connect" && victims > 0 ? kConnectTimeout : kRanksTimeout;
-  std::vector<int64_t> die_after(kRanks, -1);
-  for (int i = 0; i < victims; ++i) {
-    int rank = 0;
-    do {
-      rank = static_cast<int>(Uniform() * kRanks);
-    } while (die_after[static_cast<size_t>(rank)] >= 0);
-    die_after[static_cast<size_t>(rank)] = TimeToDie();
+  std::map<int, int64_t> die_after;
+  while (static_cast<int>(die_after.size()) < victims) {
+    const int rank = static_cast<int>(Uniform() * ranks_);
+    if (die_after.count(rank) == 0) die_after[rank] = TimeToDie();
   }
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const int64_t time = die_after[static_cast<size_t>(rank)];
+  StartEach(timeout, std::move(die_after));
+}
+
+void KilledRanks::StartEach(absl::Duration timeout,
+                            std::map<int, int64_t> die_after) {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const int64_t time = die_after.count(rank) > 0 ? die_after[rank] : -1;
     Process::Options options;
     options.command = {kProgram,
                        backend_,
                        folder_,
                        absl::StrCat(rank),
-                       absl::StrCat(kRanks),
+                       absl::StrCat(ranks_),
                        stage_,
                        absl::StrCat(absl::ToInt64Milliseconds(timeout)),
                        absl::StrCat(time)};
@@ -130,6 +134,23 @@ void KilledRanks::CheckSurvivors() {
                                                testing::HasSubstr("asked to")))
         << stage_;
   }
+}
+
+void KilledRanks::StallOne(int rank) {
+  AwaitAllThere();
+  const auto at = survivors_.begin() + rank;
+  const std::unique_ptr<Process> stalled = std::move(*at);
+  survivors_.erase(at);
+  stalled->Signal(SIGSTOP);
+  CheckSurvivors();
+  for (const auto& process : survivors_) {
+    EXPECT_THAT(process->out(),
+                testing::AllOf(testing::HasSubstr("DEADLINE_EXCEEDED"),
+                               testing::HasSubstr(absl::StrCat(
+                                   "rank ", rank, " did not come"))));
+  }
+  stalled->Signal(SIGKILL);
+  EXPECT_OK(stalled->Wait(kSurvivorsEnd));
 }
 
 }  // namespace coxswain

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/random.h"
 #include "tests/support/process.h"
 
@@ -23,11 +25,14 @@ class KilledRanks {
  public:
   static constexpr int kRanks = 4;
 
-  KilledRanks(std::string backend, std::string stage, uint64_t seed);
+  KilledRanks(std::string backend, std::string stage, uint64_t seed,
+              int ranks = kRanks);
   ~KilledRanks();
 
   // Starts all ranks; the first `victims` of a random order are killed.
   void Start(int victims);
+  // Starts them with this timeout of their own; none is killed.
+  void StartAll(absl::Duration timeout) { StartEach(timeout, {}); }
   void AwaitAllThere();
   // Asks those that are not to be killed to end.
   void Terminate();
@@ -36,16 +41,23 @@ class KilledRanks {
   // Expects that the others end soon, with an error that names a rank.
   void CheckSurvivors();
 
+  // Stops one of two ranks that are not to be killed as it is, for good;
+  // expects that the other ends by its timeout, with an error that names it.
+  void StallOne(int rank);
+
   // The folder that the ranks use as their store.
   const std::string& folder() const { return folder_; }
 
  private:
   double Uniform() { return random_.Uniform(drawn_++); }
   int64_t TimeToDie();
+  // `die_after` is by rank, in microseconds.
+  void StartEach(absl::Duration timeout, std::map<int, int64_t> die_after);
 
   const std::string backend_;
   const std::string stage_;
   const CounterRandom random_;
+  const int ranks_;
   uint64_t drawn_ = 0;
   std::string folder_;
   std::vector<std::unique_ptr<Process>> survivors_;

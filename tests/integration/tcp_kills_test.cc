@@ -19,7 +19,7 @@ constexpr int kKilledARound = 2;
 // from --test_env.
 TEST(TcpKillsTest, SurvivorsEndWithAnErrorAndSumsAreExact) {
   const std::vector<std::string> stages = {
-      "connect", "mixed", "small",    "mixed", "pieces",   "mixed",
+      "connect", "mixed", "small",    "mixed", "pieces",   "means",
       "gather",  "mixed", "messages", "mixed", "channels", "split"};
   const auto rounds = static_cast<int>(FromEnvironment("ROUNDS", 48));
   const auto seed = static_cast<uint64_t>(FromEnvironment("SEED", 1));
@@ -36,6 +36,15 @@ TEST(TcpKillsTest, SurvivorsEndWithAnErrorAndSumsAreExact) {
   }
   EXPECT_EQ(killed, rounds * kKilledARound);
   std::printf("%d kills\n", killed);
+}
+
+// As one is whose machine has no power left for it, or that a debugger holds:
+// its connections stay, and nothing moves.
+TEST(TcpKillsTest, ARankThatIsStoppedAmidItsMeansIsNamedByTheDeadline) {
+  KilledRanks ranks("tcp", "means", /*seed=*/1, /*ranks=*/2);
+  ranks.StartAll(absl::Seconds(2));
+  ranks.StallOne(1);
+  EXPECT_THAT(OwnProcesses(), IsEmpty());
 }
 
 }  // namespace

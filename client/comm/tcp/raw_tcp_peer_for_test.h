@@ -83,6 +83,15 @@ class RawTcpPeer {
     return text;
   }
 
+  // Returns the frame by which a rank begins this, with so many bytes of data
+  // announced.
+  static std::string Opening(const CollectiveHeader& header, uint32_t bytes) {
+    std::string frame = "CXCO....";
+    PutLittleEndian(bytes, frame.data() + 4);
+    const CollectiveHeaderBytes encoded = Encode(header);
+    return frame + std::string(encoded.data(), encoded.size());
+  }
+
   static void Write(const UniqueFd& socket, absl::string_view bytes) {
     while (!bytes.empty()) {
       Await(socket, POLLOUT);
