@@ -101,12 +101,23 @@ struct Loaded {
   std::shared_ptr<const TrainingState> state;
 };
 
-absl::StatusOr<Loaded> Load(OpenSession& open, const std::string& which,
-                            int64_t number) {
+absl::StatusOr<std::string> Newest(OpenSession& open) {
+  int64_t number = 0;
+  {
+    MutexLock lock(&open.checkpoints);
+    number = open.agreements;
+  }
+  auto newest = AgreeOnNewest(*open.session, &number);
+  MutexLock lock(&open.checkpoints);
+  open.agreements = std::max(open.agreements, number);
+  return newest;
+}
+
+absl::StatusOr<Loaded> Load(OpenSession& open, const std::string& which) {
   CheckpointClient& checkpoints = open.session->checkpoints();
   std::string wanted = which;
   if (which == kNewest) {
-    COXSWAIN_ASSIGN_OR_RETURN(wanted, AgreeOnNewest(*open.session, number));
+    COXSWAIN_ASSIGN_OR_RETURN(wanted, Newest(open));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const auto list, checkpoints.List());
   auto found = Choose(list, wanted);
@@ -194,15 +205,10 @@ cx_code cx_checkpoint_load(cx_session session, const char* which,
       COXSWAIN_ASSIGN_OR_RETURN(
           result, capi::Result<cx_checkpoint_info>::Of(info, "info"));
     }
-    int64_t number = 0;
-    if (name == capi::kNewest) {
-      coxswain::MutexLock lock(&open->checkpoints);
-      number = open->agreements++;
-    }
     const auto loaded = std::make_shared<capi::Loaded>();
     capi::Work work;
-    work.run = [open, name, number, loaded]() -> absl::Status {
-      COXSWAIN_ASSIGN_OR_RETURN(*loaded, capi::Load(*open, name, number));
+    work.run = [open, name, loaded]() -> absl::Status {
+      COXSWAIN_ASSIGN_OR_RETURN(*loaded, capi::Load(*open, name));
       return absl::OkStatus();
     };
     work.deliver = [open, loaded, result]() {

@@ -86,8 +86,11 @@ absl::Status BucketFlights::AwaitWork(Flight& flight) {
 }
 
 void BucketFlights::Drain(absl::Duration timeout) {
+  const absl::Time deadline = context_.clock->Now() + timeout;
   for (const Flight& flight : in_flight_) {
-    if (flight.work) (void)flight.work->Wait(timeout);
+    if (!flight.work) continue;
+    const absl::Duration left = deadline - context_.clock->Now();
+    (void)flight.work->Wait(std::max(left, absl::ZeroDuration()));
   }
   in_flight_.clear();
 }

@@ -50,7 +50,7 @@ class BucketFlights {
   bool empty() const { return in_flight_.empty(); }
 
   // After the communicator's abort: waits until no collective uses the
-  // exchanges' memory, for each of them up to `timeout`, and forgets them.
+  // exchanges' memory, for all of them up to `timeout`, and forgets them.
   void Drain(absl::Duration timeout);
 
   // Returns the timings by bucket, without the times at which they were ready.

@@ -312,10 +312,17 @@ absl::Status BucketStream::ExchangeStep(BucketFlights& flights) {
 
 absl::StatusOr<std::shared_ptr<const Bucket>> BucketStream::Next() {
   MutexLock lock(&mutex_);
-  changed_.WaitForWork(&mutex_, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return !status_.ok() || taken_ < buckets_.size();
-  });
+  const bool came = changed_.WaitFor(
+      &mutex_, options_.timeout, [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+        return !status_.ok() || taken_ < buckets_.size();
+      });
   COXSWAIN_RETURN_IF_ERROR(status_);
+  if (!came) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rank ", options_.communicator->rank(), " has not handed over bucket ",
+        taken_, " within ", absl::FormatDuration(options_.timeout),
+        " of the one before it: has its backward pass ended with an error?"));
+  }
   return buckets_[taken_++];
 }
 

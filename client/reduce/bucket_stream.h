@@ -44,7 +44,8 @@ class BucketStream {
     Communicator* communicator = nullptr;  // these outlive the stream
     Clock* clock = nullptr;
     schedule::StepGate* gate = nullptr;  // for reports; may be null
-    absl::Duration timeout;              // of each collective
+    // Of each collective, and between two buckets of a step.
+    absl::Duration timeout;
     // Makes the hook of a plan, not yet configured.
     std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
         make_hook;
@@ -121,7 +122,8 @@ class BucketStream {
   // ---- the thread ----
   void Run();
   absl::Status ExchangeStep(BucketFlights& flights);
-  // Returns the step's next bucket, once it has been handed over.
+  // Returns the step's next bucket, once it has been handed over. Fails with
+  // DEADLINE_EXCEEDED if it is not in time.
   absl::StatusOr<std::shared_ptr<const Bucket>> Next();
   // Changes over to the hook of the plan that is followed.
   absl::Status ChangeHook();

@@ -76,18 +76,20 @@ class NotingGate : public schedule::StepGate {
 
 // A stream of four parameters of 4 elements, and the hook that it made last.
 struct Rank {
-  explicit Rank(Communicator* communicator, const std::string& hook = "a") {
+  explicit Rank(Communicator* communicator, const std::string& hook = "a",
+                absl::Duration timeout = kSoon) {
     BucketStream::Options options;
     options.communicator = communicator;
     options.clock = Clock::Real();
     options.gate = &gate;
-    options.timeout = kSoon;
+    options.timeout = timeout;
     options.make_hook = [this](const schedule::Plan& plan) {
       auto made = std::make_unique<NamedHook>(plan.hook);
       last = made.get();
       return absl::StatusOr<std::unique_ptr<Hook>>(std::move(made));
     };
-    options.explain = [](const absl::Status& status) {
+    options.explain = [this](const absl::Status& status) {
+      explained.Add(std::string(status.message()));
       return absl::Status(status.code(),
                           absl::StrCat("explained: ", status.message()));
     };
@@ -121,6 +123,7 @@ struct Rank {
   std::vector<std::vector<float>> memory{4};
   NotingGate gate;
   NamedHook* last = nullptr;
+  Log explained;
   std::unique_ptr<BucketStream> stream;
   absl::Status status;
 };
@@ -175,6 +178,19 @@ TEST(BucketStreamTest, AWaitWithoutTheLastBucketBreaksIt) {
                HasSubstr("1 buckets, and the last one was not handed over"));
   EXPECT_THAT(one.Wait(), missing);
   EXPECT_THAT(one.Add(1, 1, true), missing);
+}
+
+TEST(BucketStreamTest, ABucketThatDoesNotComeInTimeBreaksIt) {
+  LoopbackCommunicator communicator;
+  Rank one(&communicator, "a", absl::Milliseconds(20));
+  ASSERT_OK(one.Add(0, 1, false));
+  ASSERT_TRUE(one.explained.WaitForSize(1));
+  EXPECT_THAT(
+      one.explained.events(),
+      ElementsAre(AllOf(HasSubstr("rank 0 has not handed over bucket 1"),
+                        HasSubstr("20ms"))));
+  one.stream.reset();
+  EXPECT_THAT(AbortReason(&communicator), HasSubstr("bucket 1"));
 }
 
 TEST(BucketStreamTest, ABucketThatDoesNotFitBreaksIt) {

@@ -133,7 +133,7 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
     absl::string_view id, const Training& training) {
   std::string chosen(id);
   if (id == kNewest) {
-    COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest(session_));
+    COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest(session_, &agreements_));
   }
   const TrainingRank me{session_.rank(), session_.world_size()};
   auto loaded = LoadTrainingState(session_.checkpoints(), chosen, me);

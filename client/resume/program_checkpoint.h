@@ -112,7 +112,8 @@ class ProgramCheckpoint {
   Session& session_;
   const Program program_;
   const Options options_;
-  int64_t saved_ = -1;  // decisions when it was saved last
+  int64_t saved_ = -1;      // decisions when it was saved last
+  int64_t agreements_ = 0;  // on which checkpoint is the newest
   AsyncCheckpoint saver_;
 };
 

@@ -16,8 +16,8 @@ namespace {
 constexpr char kNewestKey[] = "checkpoint/newest";
 // In the place of an id, none of which begins so.
 constexpr char kNotListed[] = "!";
-constexpr absl::Duration kNewestTimeout = absl::Minutes(1);
-// Ranks meet an error of a save at different times.
+// Ranks come to the first checkpoint, and meet an error of a save, at different
+// times.
 constexpr absl::Duration kConnectTimeout = absl::Minutes(5);
 // A session takes care of groups of such names: see SessionGroups.
 constexpr char kGroup[] = "checkpoint/";
@@ -46,12 +46,13 @@ AsyncCheckpoint::Options SaverOf(Session& session) {
   return saver;
 }
 
-absl::StatusOr<std::string> AgreeOnNewest(Session& session, int64_t number) {
+absl::StatusOr<std::string> AgreeOnNewest(Session& session, int64_t* number) {
   const std::string key =
-      number == 0 ? kNewestKey : absl::StrCat(kNewestKey, "/", number);
+      *number == 0 ? kNewestKey : absl::StrCat(kNewestKey, "/", *number);
   if (session.rank() != 0) {
     COXSWAIN_ASSIGN_OR_RETURN(std::string id,
-                              session.store().Get(key, kNewestTimeout));
+                              session.store().Get(key, kConnectTimeout));
+    ++*number;
     if (id == kNotListed) {
       return absl::UnavailableError(
           "rank 0 could not list the checkpoints of this job; its error has "
@@ -66,6 +67,7 @@ absl::StatusOr<std::string> AgreeOnNewest(Session& session, int64_t number) {
   // Not "none", with which the others would begin anew.
   if (!list.ok()) published = kNotListed;
   COXSWAIN_RETURN_IF_ERROR(session.store().Set(key, published));
+  ++*number;
   COXSWAIN_RETURN_IF_ERROR(list.status());
   if (any) return list->front().id;
   return absl::NotFoundError("this job has no complete checkpoint");

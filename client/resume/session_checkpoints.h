@@ -15,11 +15,13 @@ namespace coxswain {
 AsyncCheckpoint::Options SaverOf(Session& session);
 
 // Returns the id of the job's newest checkpoint, the same on all ranks: that of
-// rank 0. All ranks call it, each time with another number, the same on all of
-// them.
-//   NOT_FOUND    there is none
-//   UNAVAILABLE  rank 0 could not list them
-absl::StatusOr<std::string> AgreeOnNewest(Session& session, int64_t number = 0);
+// rank 0, for which the others wait 5 minutes. All ranks call it. `number` is
+// how often they have agreed in this session, 0 at first: it is raised once
+// they have, and not by a call that fails before, so that it can be repeated.
+//   NOT_FOUND          there is none
+//   UNAVAILABLE        rank 0 could not list them
+//   DEADLINE_EXCEEDED  rank 0 has not called it
+absl::StatusOr<std::string> AgreeOnNewest(Session& session, int64_t* number);
 
 }  // namespace coxswain
 

@@ -267,8 +267,11 @@ class Session:
         self._call("cx_leave", _library.encode_reason(reason), int(failed))
 
     def close(self) -> None:
-        """Closes the session, which is left as failed if it was not left; that
-        waits 5 seconds at most, and cannot be interrupted. A second call, and
+        """Closes the session, which is left as failed if it was not left. That
+        cannot be interrupted, and waits 5 seconds at most for the coordinator,
+        and for exchanges that are aborted with it. Raises DeadlineExceeded if
+        one of these still uses a program's memory 10 seconds after
+        collective_timeout: the session is closed then, too. A second call, and
         one in a forked process, does nothing."""
         if not self._open or self._forked():
             return

@@ -158,6 +158,26 @@ TEST(CapiCheckpointTest, IsSavedByAllRanksAndLoadedOnAnyNumber) {
   });
 }
 
+TEST(CapiCheckpointTest, RanksAgreeAlsoAfterOneHasGivenUpWaiting) {
+  RunAttempt("agreement", 0, 2, [&](int rank, cx_session session) {
+    auto info = Init<cx_checkpoint_info>();
+    if (rank == 1) {
+      // Rank 0 does not come.
+      cx_call call = 0;
+      ASSERT_EQ(Library().cx_checkpoint_load(session, "newest", &info, &call),
+                CX_AGAIN);
+      EXPECT_EQ(Library().cx_cancel(&call), CX_OK);
+    }
+    ASSERT_EQ(Library().cx_barrier(session, "given up", 60000, nullptr), CX_OK)
+        << Message();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(Library().cx_checkpoint_load(session, "newest", &info, nullptr),
+                CX_NOT_FOUND)
+          << Message();
+    }
+  });
+}
+
 TEST(CapiCheckpointTest, AHookWithAStateIsRefused) {
   const Job job(1, "hook=powersgd");
   const Given given(1, 0, "weights");

@@ -6,12 +6,14 @@ import io
 import threading
 import types
 import unittest
+import unittest.mock
 
 import torch
 
 import coxswain
 import coxswain.torch
-from coxswain.torch import _copies, _elastic, _group, _hooks, _recovery
+from coxswain.torch import _copies, _elastic, _generations, _group, _hooks
+from coxswain.torch import _recovery
 from coxswain.torch._elastic_state import State, tensors_of
 
 
@@ -22,6 +24,22 @@ def facts(**given):
     )
     made.update(given)
     return _recovery._Facts(**made)
+
+
+class ClosingTest(unittest.TestCase):
+    def test_what_a_generation_that_does_not_end_uses_stays(self):
+        late = coxswain.DeadlineExceeded("an exchange still uses its buckets")
+        session = types.SimpleNamespace(
+            generation=3, _handle=-5, close=unittest.mock.Mock(side_effect=late)
+        )
+        _hooks._in_use[-5, b"train"] = [torch.zeros(1)]
+        with self.assertLogs(_generations._logger) as logged:
+            _generations._close(session)
+        self.assertIn("still uses its buckets", logged.output[0])
+        self.assertIn((-5, b"train"), _hooks._in_use)
+        session.close.side_effect = None
+        _generations._close(session)
+        self.assertNotIn((-5, b"train"), _hooks._in_use)
 
 
 class SourceTest(unittest.TestCase):

@@ -1,7 +1,10 @@
 """Scenes of exchange_test: Coxswain exchanges the buckets, on two ranks."""
 
 import contextlib
+import gc
+import os
 import pickle
+import weakref
 
 import scene_support
 import torch
@@ -10,6 +13,7 @@ from scene_support import check, digest, plan_set, raised
 from torch.nn.parallel import DistributedDataParallel
 from torch_scenes import (
     Checkpointed,
+    Nested,
     Unused,
     batch,
     layers,
@@ -22,7 +26,7 @@ from torch_scenes import (
 
 import coxswain
 import coxswain.torch as cx
-from coxswain.torch import _follow
+from coxswain.torch import _follow, everything
 
 
 class Missing(Unused):
@@ -32,6 +36,19 @@ class Missing(Unused):
 
     def forward(self, x):
         return self.unused(self.used(x) if self.whole else x)
+
+
+class Empty(torch.nn.Module):
+    """With parameters that have no elements, first and last."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.empty(0, 32))
+        self.layers = layers(3)
+        self.last = torch.nn.Parameter(torch.empty(0, 32))
+
+    def forward(self, x):
+        return torch.cat([self.layers(torch.cat([self.first, x])), self.last])
 
 
 def ours(model, optimizer=None, **named):
@@ -53,6 +70,11 @@ def bit_by_bit():
         (50, layers(), {"gradient_as_bucket_view": True}),
         (8, Unused(), {"find_unused_parameters": True}),
         (8, Checkpointed(False), {}),
+        (8, Checkpointed(True), {}),
+        (8, Nested(), {}),
+        (8, Nested(), {"bucket_cap_mb": 25}),
+        (8, Empty(), {}),
+        (8, Empty(), {"bucket_cap_mb": 25}),
     ):
         plain, theirs, model, optimizer = pair(module, **options)
         run = ours(model, optimizer)
@@ -82,6 +104,18 @@ def joined():
     """Ranks with different amounts of data, by DistributedDataParallel's
     join()."""
     session = cx.init(plan="uneven_data=wait_for_all")
+    # torch rearranges the buckets in the second step, here without a forward
+    # pass of rank 0.
+    plain, theirs, model, optimizer = pair(layers())
+    ours(model)
+    for epoch in range(2):
+        for one, its in ((plain, theirs), (model, optimizer)):
+            with one.join():
+                for step in range(1 + 2 * session.rank):
+                    loss(one, batch(step, epoch)).backward()
+                    its.step()
+                    its.zero_grad()
+        check(same(plain, model), epoch)
     plain, theirs, model, optimizer = pair(layers())
     run = ours(model)
     for one, steps in ((plain, theirs), (model, optimizer)):
@@ -108,6 +142,27 @@ def every_batch():
             theirs.step()
             theirs.zero_grad()
         check(run.schedule.step == 17 and same(plain, model), options)
+
+
+def recomputed():
+    """Steps are voted on, and skipped, where layers run backward passes of
+    their own."""
+    cx.init(plan={"commit_vote": True, "hook": POWERSGD})
+    for module in (Nested(), Empty()):
+        _, _, model, optimizer = pair(module)
+        run = ours(model, optimizer, skip_non_finite=True)
+        train_followed(run, model, optimizer, 1, 4)
+        before = digest(model)
+        x = batch(4, 0)
+        if dist.get_rank() == 1:
+            x[0] = float("nan")
+        with run.accumulate():
+            loss(model, x).backward()
+        check(run.skipped and "rank 1" in run.decision.reason, run.decision)
+        check(all(p.grad is None for p in model.parameters()))
+        train_followed(run, model, optimizer, 1, 1)
+        check(run.schedule.step == 6 and digest(model) != before)
+        on_all_ranks(digest(model))
 
 
 POWERSGD = "powersgd(rank=2,start_step=2)"
@@ -241,9 +296,59 @@ def scaled():
     check(scaler.get_scale() == 2 and digest(model) == before)
 
 
-def refused():
-    cx.init(plan={"hook": "bf16"})
+def many():
+    """Models that come and go, in a program that is followed as it is."""
+    session = cx.init(plan={"windows": "program"}, process_group=False)
+    os.environ["COXSWAIN_FOLLOW_EXCHANGE"] = "coxswain"
+    everything.follow_all()
+    dist.init_process_group("gloo")
+    _follow._MAX_STREAMS = 3
+    kept, streams, alive = [], [], []
+    for number in range(9):
+        model = DistributedDataParallel(layers(), bucket_cap_mb=0.01)
+        loss(model, batch(number, 0)).backward()
+        digests = [p.grad.sum().item() for p in model.parameters()]
+        on_all_ranks(digests)
+        streams.append(model._coxswain_run.schedule.stream)
+        alive.append(weakref.ref(model))
+        # One rank keeps another one than the other.
+        if number == 1 - session.rank:
+            kept.append(model)
+        del model
+    check(streams[:3] == ["train", "train.2", "train.3"], streams)
+    check(set(streams[3:]) == {"train.3"}, streams)
+    gc.collect()
+    check([one() for one in alive if one()] == kept, alive)
     model = DistributedDataParallel(layers())
+    kept.append(model)
+    error = raised(
+        coxswain.InvalidArgument, DistributedDataParallel, layers()
+    )
+    check("number 11" in str(error), error)
+
+
+def refused():
+    session = cx.init(plan={"hook": "bf16"})
+    alone = [dist.new_group([rank]) for rank in range(2)][session.rank]
+    apart = DistributedDataParallel(layers(), process_group=alone)
+    error = raised(coxswain.InvalidArgument, ours, apart)
+    check("all 2 ranks" in str(error), error)
+    check("has the ranks %d:" % session.rank in str(error), error)
+    for kind in (torch.nn.Embedding, torch.nn.EmbeddingBag):
+        sparse = DistributedDataParallel(
+            torch.nn.Sequential(kind(9, 4, sparse=True), torch.nn.Linear(4, 1))
+        )
+        error = raised(coxswain.InvalidArgument, ours, sparse)
+        check("'0' is an embedding" in str(error), error)
+    model = DistributedDataParallel(layers())
+    error = raised(
+        coxswain.InvalidArgument, ours, model, skip_non_finite=True
+    )
+    check("commit_vote" in str(error), error)
+    error = raised(
+        coxswain.InvalidArgument, ours, model, checkpoint={"model": print}
+    )
+    check("neither a tensor nor" in str(error), error)
     error = raised(
         coxswain.InvalidArgument, ours, model, hook={"comm_hook": "fp16"}
     )
@@ -263,6 +368,8 @@ def refused():
     complexes = DistributedDataParallel(halves)
     error = raised(coxswain.InvalidArgument, ours, complexes)
     check("complex64" in str(error), error)
+    # Nothing that was refused has taken a stream, or the model.
+    check(run.schedule.stream == "train", run.schedule.stream)
     loss(model, batch(0, 0)).backward()
     # A model that trains must not lose its hook to another one.
     _follow._MAX_STREAMS = _follow._followed
@@ -277,6 +384,23 @@ def refused():
 def missing():
     """A pass that leaves a parameter without a gradient is an error at once."""
     cx.init()
+    # Of the only bucket; where nothing is handed over.
+    model = DistributedDataParallel(Unused())
+    ours(model)
+    error = raised(coxswain.Error, loss(model, batch(0, 0)).backward)
+    check("such as 'unused.weight'" in str(error), error)
+    # A gradient of the inputs alone is no pass over the parameters.
+    frozen = layers(2)
+    model = DistributedDataParallel(frozen)
+    run = ours(model)
+    x = batch(0, 0).requires_grad_()
+    with run.accumulate():
+        torch.autograd.grad(loss(model, x), x)
+        loss(model, batch(0, 0)).backward()
+    frozen[0].requires_grad_(False)
+    error = raised(coxswain.Error, loss(model, batch(0, 0)).backward)
+    check("frozen after the model was made" in str(error), error)
+    check("2 parameters, such as '0.weight'" in str(error), error)
     model = DistributedDataParallel(Missing(), bucket_cap_mb=0.001)
     ours(model)
     # torch divides the buckets anew in the second step.

@@ -15,8 +15,8 @@ class ExchangeTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scenes = Scenes(
             "exchange_scenes.py", "bit_by_bit", "compiled", "joined",
-            "every_batch", "hooks", "stops_and_skips", "remembers", "scaled",
-            "refused", "missing", "lost",
+            "every_batch", "recomputed", "hooks", "stops_and_skips",
+            "remembers", "scaled", "many", "refused", "missing", "lost",
         )
 
     def test_allreduce_leaves_the_bits_of_torch(self):
@@ -30,6 +30,12 @@ class ExchangeTest(unittest.TestCase):
 
     def test_each_micro_batch_is_an_exchange(self):
         self.scenes.of("every_batch")
+
+    def test_layers_that_run_passes_of_their_own_and_empty_parameters(self):
+        self.scenes.of("recomputed")
+
+    def test_models_that_come_and_go(self):
+        self.scenes.of("many")
 
     def test_hooks_leave_the_same_on_all_ranks_and_change_by_the_plan(self):
         self.scenes.of("hooks")

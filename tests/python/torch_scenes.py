@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import coxswain
 import coxswain.torch as cx
+from coxswain.torch import _session
 
 
 def layers(count=4):
@@ -37,6 +38,20 @@ class Checkpointed(torch.nn.Module):
         return checkpoint(
             self.first, self.second(x), use_reentrant=self.reentrant
         )
+
+
+class Nested(torch.nn.Module):
+    """All of whose layers are recomputed in backward passes of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers())
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=True)
+        return x
 
 
 class Tied(torch.nn.Module):
@@ -112,6 +127,8 @@ def together():
     exchanges_where_torch_does()
     trains_with_hooks_of_torch()
     skips(session)
+    skips_what_is_recomputed()
+    leaves_micro_batches_out()
     votes()
     tells_a_scaler()
     weighs_a_short_window()
@@ -129,6 +146,8 @@ def trains_bit_by_bit_as_before():
         (Unused(), {"find_unused_parameters": True}),
         (Checkpointed(False), {}),
         (Checkpointed(True), {}),
+        (Nested(), {}),
+        (Nested(), {"bucket_cap_mb": 25}),
         (Tied(), {}),
     ):
         plain, theirs, model, ours = pair(module, **options)
@@ -144,7 +163,8 @@ def trains_bit_by_bit_as_before():
         check(run.schedule.step == 4 and same(plain, model), options)
         # Python is called for each bucket only where it has to be.
         by_bucket = run._gradient_hook is None
-        check(by_bucket == bool(options.get("find_unused_parameters")))
+        unused = bool(options.get("find_unused_parameters"))
+        check(by_bucket == (unused or isinstance(module, Nested)), module)
 
 
 def exchanges_where_torch_does():
@@ -178,9 +198,11 @@ def exchanges_where_torch_does():
 
 
 def trains_with_hooks_of_torch():
-    for state, hook, options in (
-        (lambda: None, default_hooks.fp16_compress_hook, {}),
+    for module, state, hook, options in (
+        (layers(), lambda: None, default_hooks.fp16_compress_hook, {}),
+        (Nested(), lambda: None, default_hooks.fp16_compress_hook, {}),
         (
+            layers(),
             lambda: powerSGD_hook.PowerSGDState(
                 None, matrix_approximation_rank=2, start_powerSGD_iter=2
             ),
@@ -189,14 +211,14 @@ def trains_with_hooks_of_torch():
             {"bucket_cap_mb": 25},
         ),
     ):
-        plain, theirs, model, ours = pair(layers(), **options)
+        plain, theirs, model, ours = pair(module, **options)
         plain.register_comm_hook(state(), hook)
         run = cx.follow(model, ours)
         run.register_comm_hook(state(), hook)
         raised(coxswain.InvalidArgument, run.register_comm_hook, None, hook)
         train(plain, theirs, 2, 5)
         train_followed(run, model, ours, 2, 5)
-        check(same(plain, model), hook)
+        check(run.schedule.step == 5 and same(plain, model), hook)
 
 
 def skips(session):
@@ -216,6 +238,44 @@ def skips(session):
     check(before == (digest(model), pickle.dumps(optimizer.state_dict())))
     train_followed(run, model, optimizer, 2, 1)
     check(not run.skipped and digest(model) != before[0])
+
+
+def skips_what_is_recomputed():
+    """From the first pass on, which torch still exchanges by itself."""
+    for options in ({}, {"bucket_cap_mb": 25}):
+        _, _, model, _ = pair(Nested(), **options)
+        run = cx.follow(model)
+        for step in range(3):
+            run.skip("all of them")
+            for micro in range(2):
+                with run.accumulate():
+                    loss(model, batch(step, micro)).backward()
+            check(run.skipped and run.schedule.step == step + 1)
+            check(all(p.grad is None for p in model.parameters()), step)
+
+
+def leaves_micro_batches_out():
+    """What was left before its backward pass is none, on any rank."""
+    for exchange in ("torch", "coxswain"):
+        _, _, model, optimizer = pair(layers())
+        run = cx.follow(model, optimizer, exchange=exchange)
+        micro = passes = 0
+        while run.schedule.step < 3:
+            micro += 1
+            left = micro % 3 == dist.get_rank()
+            with contextlib.suppress(ValueError), run.accumulate():
+                if left and micro % 2:
+                    raise ValueError("a bad batch")
+                value = loss(model, batch(0, micro))
+                if left:
+                    continue
+                value.backward()
+                passes += 1
+            check(run.sync == (not left and passes % 2 == 0), run.sync, micro)
+            if run.sync:
+                optimizer.step()
+                optimizer.zero_grad()
+        check(passes == 6, passes)
 
 
 def votes():
@@ -491,6 +551,53 @@ def wrong_plan():
     check("it is torch that exchanges" in str(error), error)
     error = raised(coxswain.InvalidArgument, coxswain.canonical_hook, "fp61")
     check("powersgd" in str(error), error)
+
+
+class Broken:
+    """What cannot be saved any more."""
+
+    whole = True
+
+    def state_dict(self):
+        if not self.whole:
+            raise TypeError("it is broken")
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def ends_cleanly():
+    """Also where a state cannot be saved, or something fails that is done before
+    the session is left."""
+    session = cx.init(plan={"checkpoint_every": 1})
+    model, broken = DistributedDataParallel(layers()), Broken()
+    run = cx.follow(
+        model, checkpoint={"broken": broken}, checkpoint_own=["broken"]
+    )
+    broken.whole = False
+    for step in range(2):
+        with run.accumulate():
+            loss(model, batch(step, 0)).backward()
+    check(run.decision.checkpoint and run.save_if_asked(), run.decision)
+
+    def fail():
+        raise ValueError("not saved")
+
+    if session.rank == 0:
+        event = session.next_event(60)
+        while event.kind is not coxswain.EventKind.MEMBER_LEFT:
+            check(event.kind is not coxswain.EventKind.GENERATION_ENDED, event)
+            event = session.next_event(60)
+        _session.before_leaving(session, fail)
+        error = raised(ValueError, cx.leave)
+        check(str(error) == "not saved", error)
+        return
+    done = []
+    for action in (lambda: done.append(1), fail, lambda: done.append(2)):
+        _session.before_leaving(session, action)
+    _session._process._end()
+    check(done == [2, 1], done)
 
 
 def uncaught():

@@ -15,7 +15,8 @@ class TorchTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scenes = Scenes(
             "torch_scenes.py", "together", "url", "every_batch", "strict",
-            "uneven", "uneven_is_refused", "wrong_plan", "uncaught",
+            "uneven", "uneven_is_refused", "wrong_plan", "ends_cleanly",
+            "uncaught",
         )
 
     def test_models_train_as_before_and_skip_vote_and_stop_together(self):
@@ -40,6 +41,9 @@ class TorchTest(unittest.TestCase):
 
     def test_a_plan_with_a_hook_and_a_wrong_hook_are_refused(self):
         self.scenes.of("wrong_plan")
+
+    def test_an_error_before_a_session_is_left_does_not_fail_it(self):
+        self.scenes.of("ends_cleanly")
 
     def test_an_uncaught_exception_is_reported_to_the_others(self):
         named = self.scenes.named("uncaught", done=1)

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/comm/wire.h"
@@ -29,7 +28,11 @@ Opening::Opening(DataPaths* paths, int rank, std::string name,
     if (peer == rank_) continue;
     PeerOf(peer).memory =
         AllocateHostMemory(kDataAt + static_cast<size_t>(max_bytes_));
-    COXSWAIN_CHECK(PeerOf(peer).memory != nullptr);
+    if (PeerOf(peer).memory != nullptr) continue;
+    memory_ = absl::ResourceExhaustedError(
+        absl::StrCat(name_, ": rank ", rank_, " has no memory for the ",
+                     max_bytes_, " bytes that each of its ", paths_.size() - 1,
+                     " peers may send with a collective's beginning"));
   }
 }
 
@@ -39,6 +42,7 @@ void Opening::Begin(const CollectiveHeader& own, std::vector<Piece> data,
   data_ = std::move(data);
   expected_ = std::move(expected);
   failed_ = absl::OkStatus();
+  if (!memory_.ok()) return;
   const CollectiveHeaderBytes header = Encode(own);
   for (int rank = 0; rank < paths_.size(); ++rank) {
     if (rank == rank_) continue;
@@ -68,6 +72,7 @@ bool Opening::done() const {
 
 std::optional<absl::Status> Opening::TryFinish(absl::Time until,
                                                absl::Time deadline) {
+  if (!memory_.ok()) return memory_;
   if (!failed_.ok()) return paths_.WhyLost(failed_peer_, failed_);
   while (true) {
     if (paths_.stopped()) return absl::AbortedError("stopped");

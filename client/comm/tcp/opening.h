@@ -33,7 +33,8 @@ namespace coxswain {
 class Opening {
  public:
   // `name` is of the communicator, for errors. `max_bytes` bounds the data of a
-  // frame.
+  // frame. Where there is no memory for that, each opening ends with
+  // RESOURCE_EXHAUSTED.
   Opening(DataPaths* paths, int rank, std::string name, int64_t max_bytes);
 
   // Sends what the system takes at once. `own` has its sequence number; `data`
@@ -92,6 +93,7 @@ class Opening {
   std::vector<Peer> peers_;
   absl::Status failed_;  // while it was begun, with a peer
   int failed_peer_ = 0;
+  absl::Status memory_;  // whether there is any
 };
 
 }  // namespace coxswain

@@ -76,6 +76,8 @@ void TcpCollectives::Begin(const Operation& operation) {
   std::vector<Piece> data;
   std::vector<int64_t> expected;
   small_ = bytes > 0 ? Pack(operation) : nullptr;
+  has_memory_ = bytes == 0 || small_ != nullptr;
+  if (!has_memory_) return;
   for (int peer = 0; peer < size_; ++peer) {
     const bool sliced = HasSlicesFor(operation.header.kind) && bytes > 0;
     data.push_back({sliced ? small_ + peer * bytes : small_, bytes});
@@ -86,6 +88,11 @@ void TcpCollectives::Begin(const Operation& operation) {
 
 std::optional<absl::Status> TcpCollectives::TryOpen(const Operation& operation,
                                                     absl::Time until) {
+  if (!has_memory_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rank ", rank_, " of ", name_, " has no memory for the ",
+                     operation.input.bytes(), " bytes of a mean"));
+  }
   std::optional<absl::Status> status = opening_.TryFinish(until, deadline_);
   if (status.has_value()) status = Named(operation, *status);
   return status;
@@ -160,7 +167,7 @@ void TcpCollectives::Finish(const Operation& operation) {
 char* TcpCollectives::Pack(const Operation& operation) {
   if (operation.runs == nullptr || size_ == 1) return DataOf(operation.input);
   char* const packed = packed_.Get(operation.input.bytes());
-  COXSWAIN_CHECK(packed != nullptr);
+  if (packed == nullptr) return nullptr;
   char* to = packed;
   for (const MemoryRun& run : operation.runs->all()) {
     CopyBytes(to, run.data, run.bytes);

@@ -90,7 +90,8 @@ class TcpCollectives {
                                       absl::Time until);
   // Forms the result of a small operation.
   void Finish(const Operation& operation);
-  // Returns the input of a small operation, without gaps ...
+  // Returns the input of a small operation, without gaps, or null if there is
+  // no memory for it ...
   char* Pack(const Operation& operation);
   // ... and puts the result back where the input had any.
   void Unpack(const Operation& operation) const;
@@ -125,7 +126,8 @@ class TcpCollectives {
   const absl::Duration timeout_;
   const TcpTuning tuning_;
   const int64_t small_bytes_;
-  char* small_ = nullptr;  // the input of the small operation begun last
+  char* small_ = nullptr;   // the input of the small operation begun last
+  bool has_memory_ = true;  // for it
   Opening opening_;
   Scratch scratch_;
   Scratch packed_;  // a small operation's input that has gaps, without them

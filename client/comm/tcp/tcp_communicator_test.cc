@@ -100,6 +100,25 @@ INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
 INSTANTIATE_TEST_SUITE_P(Backends, ChannelConformance,
                          testing::Values(TcpCase()), CaseName);
 
+// gcc's AddressSanitizer ends the process where there is no memory.
+#ifndef __SANITIZE_ADDRESS__
+TEST(TcpCommunicatorTest, WithoutMemoryForItsPeersNothingIsExchanged) {
+  TcpTuning tuning;
+  tuning.small_bytes = int64_t{1} << 60;
+  tuning.small_total = tuning.small_bytes;
+  const Group group = MakeTunedGroup(2, kLong, tuning);
+  for (const auto& rank : group) {
+    std::vector<float> data(8);
+    Span span;
+    span.data = data.data();
+    span.count = 8;
+    EXPECT_THAT(rank->AllReduce(span)->Wait(kLong),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("has no memory for the")));
+  }
+}
+#endif
+
 void OnEach(const Group& group,
             const std::function<void(int, Communicator&)>& run) {
   std::vector<std::thread> threads;

@@ -99,10 +99,11 @@ class Kept:
             self._save(reason)
         except InvalidArgument:
             raise
-        except Error as error:
+        except Exception as error:
             _log.error(
-                "the state of step %d is not saved: %s",
+                "the state of step %d is not saved: %s: %s",
                 self._schedules[0].step,
+                type(error).__name__,
                 error,
             )
         return True

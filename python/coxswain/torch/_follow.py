@@ -9,6 +9,10 @@ What torch does, and what this module does then:
 
 The last two are callbacks of the autograd engine: the first is queued before
 DDP queues its own end of the pass, and the second by the first, so after it.
+Such a callback belongs to one pass, and layers may run passes within the one
+over the model (reentrant checkpointing). So the first is queued with the last
+bucket, as DDP's own is; or, without buckets, where a pass reaches the model's
+outputs, which is the outermost one.
 
 Where torch exchanges by Gloo and without a hook, the beginning of the exchange
 is noticed by a hook on one parameter's gradient, which costs nothing for each
@@ -18,7 +22,10 @@ communication hook.
 
 from __future__ import annotations
 
+import array
 import contextlib
+import gc
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 from typing import Sequence
 
@@ -34,14 +41,18 @@ from . import _session
 from ._checkpoint import Kept
 from ._exchange import Exchange, complete
 from ._hooks import HookExchange, HookWords, check_hook
-from ._model import goes_by_gloo, has_hook, last_parameter, layout, supported
+from ._model import find_tensors, goes_by_gloo, has_hook, last_parameter
+from ._model import layout, missing_gradients, pass_number, supported
+from ._model import within_pass
 
-# Streams of one process; models beyond that share them, in the same way on all
-# ranks. The coordinator's limit is 64.
+# Streams of one process; models beyond that share them, or take those of models
+# that are gone, in the same way on all ranks. The coordinator's limit is 64.
 _MAX_STREAMS = 48
 _REFUSE = "refuse"  # of the plan's uneven_data; without it, too
 _schedules: List[Schedule] = []
 _followed = 0
+# By stream: a weak reference to the last model, and its number.
+_users: Dict[str, Any] = {}
 # Where streams go on from that were resumed; others from 0.
 _positions: Dict[str, int] = {}
 
@@ -71,7 +82,7 @@ def follow(
     optimizer: its step() then raises Error within a window.
     exchange: "torch": torch exchanges, by the model's process group and its
         hooks. "coxswain": Coxswain does, by the plan's hook, on CPUs; all ranks
-        call this in the same order, for 48 models of a process at most.
+        call this in the same order, for 48 models at most that exist at a time.
     hook: sets nothing: with "coxswain" it is compared with the hook that the
         program has asked the plan for, by init(plan={"hook": ...}), and another
         one is an error. As canonical_hook takes it.
@@ -90,65 +101,94 @@ def follow(
     checkpoint, checkpoint_own, stop_on_sigterm: as for Run.keep.
 
     Raises InvalidArgument for a model that cannot be followed, or a plan whose
-    hook the exchange does not have.
+    hook the exchange does not have; nothing has changed then.
     """
     check_exchange(exchange, hook)
     joined = _session.session() if session is None else session
-    if continues is None:
-        schedule = _next_schedule(joined, exchange == "torch")
-    else:
-        schedule = continues.schedule
     followed = supported(model)
-    parts: Any
-    if exchange == "torch":
-        _check_plan(schedule.plan)
-        parts = Exchange(joined, followed.process_group)
-    else:
-        if hook is not None:
-            asked = _words(joined.asked).get("hook", "allreduce")
-            check_hook(hook, asked, schedule.plan.hook)
-        parts = HookExchange(joined, schedule, followed)
-    run = Run(
-        followed, schedule, joined, parts, end_of_data, on_decision, scaler
-    )
-    if skip_non_finite and not schedule.plan.commit_vote:
+    if has_hook(followed):
+        raise InvalidArgument(
+            "the model has a communication hook, and takes only one: call "
+            "follow() first, and register it by Run.register_comm_hook"
+        )
+    plan = joined.schedule.plan
+    if skip_non_finite and not plan.commit_vote:
         raise InvalidArgument(
             "skip_non_finite is a vote, and the plan counts none: "
             'init(plan={"commit_vote": True})'
         )
+    if exchange == "torch":
+        _check_plan(plan)
+    elif hook is not None:
+        asked = _words(joined.asked).get("hook", "allreduce")
+        check_hook(hook, asked, plan.hook)
+    if continues is None:
+        schedule = _next_schedule(joined, exchange == "torch")
+    else:
+        schedule = continues.schedule
+    parts: Any
+    if exchange == "torch":
+        parts = Exchange(joined, followed.process_group)
+    else:
+        parts = HookExchange(joined, schedule, followed)
+    run = Run(
+        followed, schedule, joined, parts, end_of_data, on_decision, scaler
+    )
     run._skip_non_finite = skip_non_finite
-    run._attach()
     if continues is not None:
         run._kept = continues._kept
-    if optimizer is not None:
-        optimizer.register_step_pre_hook(run._check_step)
     if checkpoint is not None:
         run.keep(checkpoint, checkpoint_own, stop_on_sigterm=stop_on_sigterm)
+    run._attach()
+    if optimizer is not None:
+        optimizer.register_step_pre_hook(run._check_step)
+    _take_stream(run, new=continues is None)
     return run
 
 
 def _next_schedule(session: Session, shares: bool) -> Schedule:
-    """Returns the next model's stream; shares: another model may train on it.
-    Raises InvalidArgument if one does and it must not."""
+    """Returns the next model's stream, which _take_stream takes; shares: another
+    model may train on it. Raises InvalidArgument if one does and it must
+    not."""
     global _followed
     if not _schedules or _schedules[0]._session is not session:
         _schedules[:] = [session.schedule]
         _followed = 0
         _positions.clear()
-    if not shares and _followed >= _MAX_STREAMS:
-        raise InvalidArgument(
-            'exchange="coxswain" is for %d models of a process, each with a '
-            "hook of its own, and this is number %d: give the run of one that "
-            "does not train any more as `continues`, or leave `exchange` out"
-            % (_MAX_STREAMS, _followed + 1)
-        )
-    place = _followed % _MAX_STREAMS
-    _followed += 1
+        _users.clear()
+    if _followed < _MAX_STREAMS or shares:
+        place = _followed % _MAX_STREAMS
+    else:
+        place = _unused_place(session)
     if place == len(_schedules):
         schedule = Schedule(session, "train.%d" % (place + 1))
         schedule.step = _positions.get(schedule.stream, 0)
         _schedules.append(schedule)
     return _schedules[place]
+
+
+def _unused_place(session: Session) -> int:
+    """Returns which stream's model is gone on all ranks, the one that is the
+    oldest. All of them call it."""
+    gc.collect()  # Models refer to themselves.
+    users = [_users.get(one.stream) for one in _schedules]
+    exist = array.array("b", [bool(one and one[0]()) for one in users])
+    session.all_reduce(exist, "max")
+    free = [place for place, one in enumerate(exist) if not one]
+    if not free:
+        raise InvalidArgument(
+            'exchange="coxswain" is for %d models of a process at a time, each '
+            "with a hook of its own, and this is number %d: give the run of "
+            "one that does not train any more as `continues`, or leave "
+            "`exchange` out" % (_MAX_STREAMS, _followed + 1)
+        )
+    return min(free, key=lambda place: users[place][1] if users[place] else -1)
+
+
+def _take_stream(run: Run, new: bool) -> None:
+    global _followed
+    _followed += new
+    _users[run.schedule.stream] = weakref.ref(run._model), _followed
 
 
 def check_exchange(exchange: str, hook: Optional[HookWords]) -> None:
@@ -236,7 +276,15 @@ class Run:
         # The hook at the beginning of an exchange that torch makes without a
         # communication hook; None: the model has ours.
         self._gradient_hook: Any = None
-        self._forward_hook: Any = None
+        self._forward_hooks: List[Any] = []
+        # The pass over the model that is under way, as the engine numbers it;
+        # None if its end is not waited for. How many have ended. Whether the
+        # last outputs have no tensor by which a pass could be noticed.
+        self._pass: Optional[int] = None
+        self._passes = 0
+        self._opaque = False
+        # Layers run passes of their own; whether that was found out.
+        self._reentrant: Optional[bool] = None
         # A backward pass is to exchange: the last forward was not in no_sync,
         # and one since the last exchange was not.
         self._synced = False
@@ -272,7 +320,9 @@ class Run:
     @contextlib.contextmanager
     def accumulate(self, end_of_data: bool = False) -> Iterator[Run]:
         """Runs a micro-batch, forward and backward, by the plan: only the last
-        one of a window exchanges, unless the plan has sync_each_batch.
+        one of a window exchanges, unless the plan has sync_each_batch. One that
+        is left without a backward pass, by an exception or `continue`, is not
+        counted.
 
         end_of_data: it is the last one of the data.
         """
@@ -283,13 +333,21 @@ class Run:
         self._begun = begun
         self._at_end = end_of_data
         self.sync = end_of_data or begun >= plan.accumulation
-        if self.sync or plan.sync_each_batch:
-            yield self
-        else:
-            with self._model.no_sync():
+        counted, passes, self._opaque = self._counted, self._passes, False
+        try:
+            if self.sync or plan.sync_each_batch:
                 yield self
-        if self.sync:
-            self._begun = 0
+            else:
+                with self._model.no_sync():
+                    yield self
+        finally:
+            if self._passes == passes and not self._opaque:
+                # It was left before its backward pass, and is none.
+                self._begun = begun - 1
+                self._counted = min(counted, self._counted)
+                self.sync = False
+            elif self.sync:
+                self._begun = 0
 
     def skip(self, reason: str) -> None:
         """Asks, before the backward pass that exchanges, that all ranks skip
@@ -443,25 +501,24 @@ class Run:
             self._exchange.load([state["hook"]])
 
     def _attach(self) -> None:
-        if has_hook(self._model):
-            raise InvalidArgument(
-                "the model has a communication hook, and takes only one: call "
-                "follow() first, and register it by Run.register_comm_hook"
-            )
         if self._needs_buckets(self.schedule.plan):
-            self._model.register_comm_hook(None, self._on_bucket)
+            self._model.register_comm_hook(_Weak(self), exchange_bucket)
         else:
             # What DDP waits for, too: only passes that accumulate go by it.
-            edge = torch.autograd.graph.get_gradient_edge(last_parameter(self._model))
-            self._gradient_hook = edge.node.register_prehook(self._on_gradient)
-        self._forward_hook = self._model.register_forward_pre_hook(
-            self._on_forward
-        )
+            edge = torch.autograd.graph.get_gradient_edge(
+                last_parameter(self._model)
+            )
+            self._gradient_hook = edge.node.register_prehook(_on_gradient(self))
+        self._forward_hooks = [
+            self._model.register_forward_pre_hook(self._on_forward),
+            self._model.register_forward_hook(self._on_output),
+        ]
 
     def _detach(self) -> List[Any]:
         """Ends what the model's parameters still call, so that another model
         can be made of them; returns what refers to torch's process group."""
-        self._forward_hook.remove()
+        for hook in self._forward_hooks:
+            hook.remove()
         if self._gradient_hook is not None:
             self._gradient_hook.remove()
         exchange = self._exchange
@@ -477,6 +534,8 @@ class Run:
             or self._exchange.hook is not None
             or self._skip_non_finite
             or plan.strict  # nothing is exchanged before the grant
+            # torch may end its exchange before the pass over the model ends.
+            or bool(self._reentrant)
             or plan.words.get("uneven_data", _REFUSE) != _REFUSE
             # Those of join() are exchanged outside of a backward pass.
             or model._join_config.enable
@@ -491,7 +550,7 @@ class Run:
         if self._gradient_hook is not None:
             self._gradient_hook.remove()
             self._gradient_hook = None
-            self._model.register_comm_hook(None, self._on_bucket)
+            self._model.register_comm_hook(_Weak(self), exchange_bucket)
 
     # ---- what torch calls ----
 
@@ -507,6 +566,21 @@ class Run:
         if module.training:
             self._counted += 1
             self.schedule.note_micro_batch()
+
+    def _on_output(self, module: Any, inputs: Any, output: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        found = [one for one in find_tensors(output) if one.requires_grad]
+        for one in found:
+            one.register_hook(self._on_pass)
+        self._opaque = not found
+
+    def _on_pass(self, gradient: Any) -> None:
+        """Called when a pass reaches an output of the model."""
+        number = pass_number()
+        if number != self._pass:
+            self._pass = number
+            _queue(self._end_of_pass)
 
     def _on_gradient(self, gradients: Any) -> None:
         """Called when one parameter has its gradient, and torch has not
@@ -526,8 +600,7 @@ class Run:
             self._under_way = False
             raise error
 
-    # torch looks at annotations, and at the second name.
-    def _on_bucket(self, state, bucket):  # type: ignore[no-untyped-def]
+    def _on_bucket(self, bucket: Any) -> Any:
         if not self._under_way:
             self._begin()
         future = None
@@ -544,8 +617,11 @@ class Run:
             except BaseException as error:
                 # Raised from here it would leave DDP unusable.
                 self._error = error
-        if self._outside and bucket.is_last():
-            self._finish_outside()
+        if bucket.is_last():
+            if self._outside:
+                self._finish_outside()
+            else:
+                _queue(self._after_gradients)
         return complete(bucket.buffer()) if future is None else future
 
     def _begin(self) -> None:
@@ -553,13 +629,15 @@ class Run:
         self._expected = False
         self._error = None
         self._refusal = ""
-        self._outside = False
-        try:
-            _queue(self._after_gradients)
-        except RuntimeError:
-            # In DistributedDataParallel.join() a rank without data goes on
-            # exchanging, zeros, outside of a backward pass.
-            self._outside = True
+        number = pass_number()
+        # In DistributedDataParallel.join() a rank without data goes on
+        # exchanging, zeros, outside of a backward pass.
+        self._outside = number is None
+        if number is not None and self._pass is None:
+            self._pass = number
+            _queue(self._end_of_pass)
+        if self._pass != number and not self._outside:
+            self._reentrant = True
         try:
             self._announce()
             self.schedule.await_grant()
@@ -596,8 +674,33 @@ class Run:
         has begun them, each of any number of forwards, or else forwards."""
         return self._begun or max(self._counted, 1)
 
+    def _end_of_pass(self) -> None:
+        """Called when a pass over the model has ended; DDP's end of it comes
+        next, unless it was within it."""
+        self._pass = None
+        self._passes += 1
+        if self._gradient_hook is None:
+            _queue(self._check_pass)
+        elif self._under_way:
+            if self._reentrant is None:
+                self._reentrant = missing_gradients(self._model) is None
+            self._after_gradients()
+
+    def _check_pass(self) -> None:
+        """Called after DDP's end of a pass, if that comes."""
+        missing = missing_gradients(self._model)
+        if missing is None or within_pass():
+            return
+        # There was no last bucket.
+        error, self._error = self._error, None
+        if error is None and isinstance(self._exchange, HookExchange):
+            error = self._exchange.incomplete(missing)
+        if error is not None:
+            self._under_way = False
+            raise error
+
     def _after_gradients(self) -> None:
-        """Called when all gradients of the pass are there, and DDP has not
+        """Called when all gradients of the model are there, and DDP has not
         copied yet what was exchanged."""
         self._under_way = False
         by_torch = self._gradient_hook is not None
@@ -657,6 +760,7 @@ class Run:
         if decision.plan_changed:
             if not isinstance(self._exchange, HookExchange):
                 _check_plan(self.schedule.plan)
+        if self._gradient_hook is not None:
             if self._needs_buckets(self.schedule.plan):
                 self._take_buckets()
         if self._on_decision is not None:
@@ -711,8 +815,43 @@ class _Forgotten:
     def _on_forward(self, module: Any, inputs: Any) -> None:
         pass
 
-    def _on_bucket(self, state, bucket):  # type: ignore[no-untyped-def]
+    def _on_output(self, module: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    def _on_bucket(self, bucket: Any) -> Any:
         return default_hooks.allreduce_hook(None, bucket)
+
+
+class _Weak:
+    """A Run, as torch has it, whose references no garbage collector sees: a
+    model that only refers to itself would stay for ever."""
+
+    def __init__(self, run: Run) -> None:
+        self.run: Callable[[], Any] = weakref.ref(run)
+
+    def __reduce__(self) -> Any:
+        return (_WeakForgotten, ())
+
+
+class _WeakForgotten:
+    run = _Forgotten
+
+
+# torch looks at annotations, and at the names.
+def exchange_bucket(state, bucket):  # type: ignore[no-untyped-def]
+    """The communication hook of the models that are followed."""
+    return state.run()._on_bucket(bucket)
+
+
+def _on_gradient(run: Run) -> Callable[[Any], None]:
+    weak = weakref.ref(run)
+
+    def hook(gradients: Any) -> None:
+        alive = weak()
+        if alive is not None:
+            alive._on_gradient(gradients)
+
+    return hook
 
 
 def _queue(callback: Callable[[], None]) -> None:

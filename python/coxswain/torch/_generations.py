@@ -122,8 +122,7 @@ class Generations:
             before, self._session = self._session, session
             _has_joined = True
             if before is not None:
-                before.close()
-                _hooks.forget(before)
+                _close(before)
             ending = self._generation(session)
             if ending is not None:
                 return ending
@@ -257,6 +256,17 @@ class Generations:
         )
         error.code = getattr(last, "code", Code.ABORTED)
         raise error from last
+
+
+def _close(before: Session) -> None:
+    """Closes the session of the generation before. What its collectives may
+    still use stays."""
+    try:
+        before.close()
+    except Error as error:
+        _logger.warning("generation %s: %s", before.generation, error)
+        return
+    _hooks.forget(before)
 
 
 def _log(recovery: Recovery) -> None:

@@ -12,6 +12,7 @@ from .._data import _DTYPES, Parameter, parameters_of
 from ..errors import Code, Error, InvalidArgument
 from ..schedule import Schedule, canonical_hook
 from ..session import Session
+from ._model import check_group, pass_number
 
 HookWords = Union[str, Mapping[str, Any]]
 
@@ -52,7 +53,10 @@ class HookExchange:
         self._rebuilt: Any = None  # of the model's, when slots were kept
         self._is_last = False
         self._key = (session._handle, self._stream)
-        specs = parameters_of(self._parameters())
+        check_group(model, session.world_size)
+        parameters = self._parameters()
+        self._names = [one.name for one in parameters]
+        specs = parameters_of(parameters)
         session._call("cx_exchange_open", self._stream, specs, len(specs))
 
     def name(self) -> Optional[str]:
@@ -63,6 +67,8 @@ class HookExchange:
         """Begins the exchange of a bucket; None: torch gets its buffer, which
         is complete once `wait` has returned."""
         buffer = bucket.buffer()
+        if buffer.layout is not torch.strided:
+            raise _sparse("gradients of bucket %d are" % bucket.index())
         handed = _library.make(_library.Bucket)
         handed.index = bucket.index()
         self._is_last = bucket.is_last()
@@ -86,15 +92,28 @@ class HookExchange:
         such as PeerLost, if the generation ends first; Error with the code
         FAILED_PRECONDITION if torch has not handed over all of them."""
         if not self._is_last:
-            error = Error(
-                "torch has handed over %d buckets, and not the last one: some "
-                "parameters have no gradient; make the model with "
-                "find_unused_parameters=True" % len(_in_use.get(self._key, ()))
-            )
-            error.code = Code.FAILED_PRECONDITION
-            raise error
+            raise self.incomplete()
         self._session._call("cx_exchange_wait", self._stream)
         _in_use.pop(self._key, None)
+
+    def incomplete(self, places: Sequence[int] = ()) -> Error:
+        """Returns the error of a pass at whose end buckets are missing; places:
+        those of the parameters without gradient."""
+        names = [self._names[one] for one in places if one < len(self._names)]
+        error = Error(
+            "torch has handed over %d buckets, and not the last one: %s no "
+            "gradient, because this pass does not use them, or they were "
+            "frozen after the model was made; make the model with "
+            "find_unused_parameters=True, or anew"
+            % (
+                len(_in_use.get(self._key, ())),
+                "%d parameters, such as %r, have" % (len(names), names[0])
+                if names
+                else "some parameters have",
+            )
+        )
+        error.code = Code.FAILED_PRECONDITION
+        return error
 
     def wait_at_once(self) -> None:
         """Waits if torch does so at the end of the buckets, before a callback
@@ -141,6 +160,11 @@ class HookExchange:
     def _parameters(self) -> List[Parameter]:
         model = self._model
         ignored = model.parameters_to_ignore
+        for name, layer in model.module.named_modules():
+            if getattr(layer, "sparse", None) is True and isinstance(
+                layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)
+            ):
+                raise _sparse("%r is an embedding whose gradients are" % name)
         found = []
         for name, parameter in model.module.named_parameters():
             if not parameter.requires_grad or name in ignored:
@@ -159,9 +183,11 @@ class HookExchange:
 
     def _slots_of(self, bucket: Any, buffer: torch.Tensor) -> Any:
         """Returns where the gradients lie. To ask torch takes long."""
-        # torch rearranges buckets once, in a forward pass.
+        # torch rearranges buckets once: in a forward pass, or, without a note
+        # of it, in join() on a rank that has no data left.
         rebuilt = getattr(self._model, "_has_rebuilt_buckets", None)
-        if rebuilt is None or rebuilt != self._rebuilt:
+        joined = pass_number() is None
+        if rebuilt is None or rebuilt != self._rebuilt or joined:
             self._slots.clear()
             self._rebuilt = rebuilt
         key = bucket.index(), buffer.numel()
@@ -169,13 +195,21 @@ class HookExchange:
         if slots is None:
             parameters, gradients = bucket.parameters(), bucket.gradients()
             slots = (_library.Slot * len(parameters))()
-            begin, size = buffer.data_ptr(), buffer.element_size()
+            offset = 0  # Gradients without elements have no address.
             for slot, parameter, gradient in zip(slots, parameters, gradients):
                 slot.parameter = self._index[id(parameter)]
-                slot.offset = (gradient.data_ptr() - begin) // size
+                slot.offset = offset
                 slot.count = gradient.numel()
+                offset += slot.count
             self._slots[key] = slots
         return slots
+
+
+def _sparse(what: str) -> InvalidArgument:
+    return InvalidArgument(
+        'exchange="coxswain" is for dense gradients, and %s sparse: make '
+        "embeddings with sparse=False, or leave `exchange` out" % what
+    )
 
 
 def _dtype(tensor: torch.Tensor) -> int:

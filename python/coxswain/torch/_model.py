@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import re
+from typing import Any, Iterable, List, Optional
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel.distributed import DistributedDataParallel
+from torch.nn.parallel.distributed import (
+    DistributedDataParallel,
+    _find_tensors,
+)
 
 from ..errors import InvalidArgument
 
@@ -51,6 +55,53 @@ def supported(model: Any) -> DistributedDataParallel:
             "communication hook of its own: use torch.autocast"
         )
     return given
+
+
+def find_tensors(output: Any) -> Iterable[torch.Tensor]:
+    """Returns the tensors in what a model returns, as far as torch itself looks
+    into it."""
+    found: Iterable[torch.Tensor] = _find_tensors(output)
+    return found
+
+
+def pass_number() -> Optional[int]:
+    """Returns the number of the backward pass under way on this thread, of the
+    innermost one; None outside of any."""
+    number = torch._C._current_graph_task_id()
+    return None if number < 0 else number
+
+
+def within_pass() -> bool:
+    """Returns whether this is the end of a pass that is part of another one, as
+    reentrant checkpointing has them."""
+    return torch._C._current_autograd_node() is not None
+
+
+def missing_gradients(
+    model: DistributedDataParallel,
+) -> Optional[List[int]]:
+    """Returns which parameters have no gradient yet, by their places, if an
+    exchange has begun and DDP has not ended it; None otherwise."""
+    reducer = model.__dict__.get("reducer")  # None: of an earlier generation
+    try:
+        if reducer is not None:
+            reducer._check_reducer_finalized()
+    except RuntimeError as error:
+        places = re.search("not receive grad for rank [0-9]+: ([0-9 ]*)", str(error))
+        return [int(one) for one in places.group(1).split()] if places else []
+    return None
+
+
+def check_group(model: DistributedDataParallel, world_size: int) -> None:
+    """Raises InvalidArgument unless the ranks that the model belongs to are all
+    of the job, in their order."""
+    ranks = dist.get_process_group_ranks(model.process_group)
+    if ranks != list(range(world_size)):
+        raise InvalidArgument(
+            'exchange="coxswain" averages over all %d ranks of the job, and the '
+            "model's process_group has the ranks %s: leave `exchange` out, or "
+            "process_group" % (world_size, ", ".join(map(str, ranks)))
+        )
 
 
 def has_hook(model: DistributedDataParallel) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import itertools
 import os
@@ -70,16 +71,27 @@ class _Process:
         try:
             # As at the end of a block: cleanly, or with the exception.
             error = self._uncaught
-            if error is None:
-                self.finish()
+            try:
+                if error is None:
+                    self.finish()
+            except Exception as problem:
+                # Training is over, and has not failed with it.
+                print(
+                    "coxswain: before leaving the job: %s: %s"
+                    % (type(problem).__name__, problem),
+                    file=sys.stderr,
+                )
             self.session.__exit__(type(error) if error else None, error, None)
         except Error as problem:
             print("coxswain: leaving the job: %s" % problem, file=sys.stderr)
 
     def finish(self) -> None:
-        """Does what is to be done before the session is left cleanly."""
-        while self.before_leaving:
-            self.before_leaving.pop()()
+        """Does what is to be done before the session is left cleanly. Raises
+        an error of it once all of it is done."""
+        with contextlib.ExitStack() as actions:
+            for action in self.before_leaving:
+                actions.callback(action)
+            self.before_leaving.clear()
 
 
 _process = _Process()
@@ -156,9 +168,11 @@ def leave(reason: str = "done", failed: bool = False) -> None:
     has failed, saves of Run.finish are waited for. A second call does
     nothing."""
     joined = session()
-    if not failed:
-        _process.finish()
-    joined.leave(reason, failed)
+    try:
+        if not failed:
+            _process.finish()
+    finally:
+        joined.leave(reason, failed)
 
 
 def verdict(

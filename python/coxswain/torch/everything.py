@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import weakref
 from typing import Any, Callable
 
 import torch.distributed as dist
@@ -17,8 +16,6 @@ import torch.distributed as dist
 from . import _session
 
 _PLAN = {"windows": "program"}
-# The run of each model.
-_runs: Any = weakref.WeakKeyDictionary()
 
 
 def follow_all(model_class: Any = None) -> None:
@@ -54,7 +51,7 @@ def _following(init: Callable[..., None]) -> Callable[..., None]:
         from ._follow import follow
 
         exchange = os.environ.get("COXSWAIN_FOLLOW_EXCHANGE") or "torch"
-        _runs[self] = follow(self, exchange=exchange)
+        self._coxswain_run = follow(self, exchange=exchange)
 
     return wrapper
 
@@ -62,11 +59,13 @@ def _following(init: Callable[..., None]) -> Callable[..., None]:
 def _registering(register: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(register)
     def wrapper(self: Any, state: Any, hook: Callable[..., Any]) -> None:
-        run = _runs.get(self)
-        if run is None or hook == run._on_bucket:
-            register(self, state, hook)
-        else:
+        run = getattr(self, "_coxswain_run", None)
+        # Not of a model that was pickled.
+        mine = hasattr(run, "register_comm_hook")
+        if mine and getattr(hook, "__name__", "") != "exchange_bucket":
             run.register_comm_hook(state, hook)
+        else:
+            register(self, state, hook)
 
     return wrapper
 
