@@ -17,8 +17,9 @@
 //
 // THREADS. Every function may be called from any thread, with these limits: the
 // announce, grant and decide of one stream follow each other, and so do the
-// collectives of a session, in the same order on all ranks. The library calls a
-// function of the program only on a thread that has called the library.
+// collectives of a session, in the same order on all ranks. The library calls
+// functions of a cx_hook on threads of its own, and other functions of the
+// program only on a thread that has called the library.
 //
 // ERRORS. Functions return a cx_code. For each but CX_OK and CX_AGAIN the
 // thread keeps a message, the ranks that it is about and a cx_error_kind until
@@ -72,7 +73,7 @@ extern "C" {
 // Programs work with any library of the same major number, and a minor number
 // that is not below theirs.
 #define CX_ABI_MAJOR 1
-#define CX_ABI_MINOR 3
+#define CX_ABI_MINOR 4
 
 // Returns major << 16 | minor of the library.
 CX_API int32_t cx_abi_version(void);
@@ -573,6 +574,147 @@ CX_API cx_code cx_hook_save(cx_session session, const char* stream,
                             size_t* state_size, cx_call* call);
 CX_API cx_code cx_hook_load(cx_session session, const char* stream,
                             const cx_bytes* parts, size_t part_count);
+
+// ---- a hook of the program's own: since 1.4 ----
+
+// Functions that average a bucket over the ranks. Once registered the hook can
+// be named in specs and plans like any other, with its options, and be wrapped:
+// "fp16(mine(rank=2))". For the gradients of cx_exchange_bucket. docs/c-api.md
+// has an example.
+//
+// Each hook that the library makes has functions called by one thread at a
+// time, which may be one of the library's; those of several hooks at the same
+// time. They may wait for nothing but what the program itself does, throw
+// nothing, and call of this header only cx_hook_fail and what needs no session.
+// One that returns another code than CX_OK ends the exchange with an error, of
+// the code and the text that it has given to cx_hook_fail: the stream exchanges
+// nothing more, and the other ranks notice it when this one leaves as failed.
+//
+// All ranks must do the same: the same collectives in the same order, so that
+// all have the same bits in the end. What that depends on, such as the number
+// of steps or whether an average is finite, must be known alike on all of them.
+
+enum {
+  CX_OPTION_INT = 0,
+  CX_OPTION_FLOAT = 1,
+  CX_OPTION_BOOL = 2,
+  CX_OPTION_TEXT = 3  // of letters, digits, '_', '.', '+' and '-'
+};
+typedef struct cx_hook_option {
+  const char* name;
+  const char* default_value;  // as in a spec
+  const char* help;           // one line
+  int32_t type;               // CX_OPTION_*
+  int32_t reserved;
+} cx_hook_option;
+
+enum {
+  CX_NO_COLLECTIVE = 0,   // the average is in the bucket
+  CX_ALL_REDUCE = 1,      // `data` in place, by `op`
+  CX_BROADCAST = 2,       // `data` of the rank `root`, to all
+  CX_ALL_GATHER = 3,      // `output` gets `data` of all ranks, by rank
+  CX_REDUCE_SCATTER = 4,  // `output` gets its slice, by rank, of the sum
+  CX_ALL_TO_ALL = 5       // slice r of `data` goes to rank r; `output` has as
+                          // many elements
+};
+// What an exchange waits for next. All of it is zero, but for its size, when a
+// function is to fill it.
+typedef struct cx_collective {
+  size_t size;
+  int32_t kind;  // CX_NO_COLLECTIVE, ...
+  int32_t op;    // CX_SUM, ... (below)
+  int32_t root;
+  cx_dtype dtype;  // of data and output
+  void* data;
+  int64_t count;
+  void* output;
+  int64_t output_count;
+} cx_collective;
+
+enum {
+  CX_STATE_OWN = 1
+};  // each rank has its own: floating point, such as an
+    // error; a checkpoint has its mean over the ranks
+// What a hook remembers of a parameter. Little-endian, row-major.
+typedef struct cx_state_tensor {
+  const char* kind;       // such as "error"
+  const char* parameter;  // its name; "" where it is of none
+  const int64_t* shape;
+  int32_t ndim;
+  cx_dtype dtype;
+  const void* data;
+  uint64_t flags;  // CX_STATE_OWN; the same for all of one kind
+} cx_state_tensor;
+
+// The functions of a hook, in the order of their calls.
+
+// Makes a hook of these options: all of them, with values as in a spec. Also
+// called to check them, before anything is exchanged. `destroy` follows if it
+// returns CX_OK.
+typedef cx_code (*cx_make_fn)(void* data, const char* spec,
+                              const cx_setting* options, size_t option_count,
+                              void** hook);
+// Sets the parameters and the number of ranks: first of all, and between steps
+// where either or the buckets have changed.
+typedef cx_code (*cx_configure_fn)(void* hook, const cx_parameter* parameters,
+                                   size_t parameter_count, int32_t world_size);
+// Begins the exchange of a bucket, whose memory holds the sum of this rank's
+// micro-batches, and in the end the average over the ranks. It stays valid
+// until `end`, which follows if this returns CX_OK. Several buckets are under
+// way at a time, in an order that is the same on all ranks.
+typedef cx_code (*cx_begin_fn)(void* hook, const cx_bucket* bucket,
+                               int32_t rank, int32_t world_size,
+                               void** exchange);
+// Continues until a collective is needed, and fills that in; called again once
+// it has ended well, for up to 1000 of them. Its memory stays valid until then,
+// or `end`.
+typedef cx_code (*cx_advance_fn)(void* exchange, cx_collective* next);
+typedef void (*cx_end_fn)(void* exchange);
+// The step counts: what it has left to remember becomes current.
+typedef cx_code (*cx_commit_fn)(void* hook);
+// The step is undone: the hook is as it was before.
+typedef void (*cx_rollback_fn)(void* hook);
+// Returns what the hook remembers, between steps: it stays valid until the next
+// function of this hook. The same kinds, parameters and shapes on all ranks.
+typedef cx_code (*cx_save_fn)(void* hook, const cx_state_tensor** tensors,
+                              size_t* count);
+// Takes over, and copies, what was saved on any number of ranks.
+typedef cx_code (*cx_load_fn)(void* hook, const cx_state_tensor* tensors,
+                              size_t count);
+typedef void (*cx_destroy_fn)(void* hook);
+
+typedef struct cx_hook {
+  size_t size;
+  const char* name;     // of letters, digits and '_'
+  const char* help;     // one line
+  const char* version;  // of the functions' code: compared over the ranks at
+                        // cx_join
+  const cx_hook_option* options;
+  size_t option_count;
+  void* data;  // for `make`
+  cx_make_fn make;
+  cx_configure_fn configure;  // may be NULL
+  cx_begin_fn begin;
+  cx_advance_fn advance;
+  cx_end_fn end;
+  cx_commit_fn commit;      // may be NULL
+  cx_rollback_fn rollback;  // may be NULL
+  cx_save_fn save;          // NULL: it remembers nothing
+  cx_load_fn load;          // NULL only if `save` is
+  cx_destroy_fn destroy;
+} cx_hook;
+
+// Registers a hook, for the rest of the process; what `hook` points to is
+// copied, but for `data`. Before cx_join, on all ranks of a job.
+// CX_ALREADY_EXISTS: there is one of that name; CX_FAILED_PRECONDITION: a
+// session is open, whose ranks have compared their hooks already.
+CX_API cx_code cx_hook_register(const cx_hook* hook);
+// In a function of a hook: sets the text of the error that it returns.
+CX_API void cx_hook_fail(const char* message);
+// Has no function of a hook called from now on, `destroy` and `end` neither,
+// and waits until none runs, 10 s at most: CX_DEADLINE_EXCEEDED after that. For
+// a language whose runtime ends before the process does. Exchanges fail then.
+CX_API cx_code cx_hooks_end(void);
 
 // ---- collectives of all ranks, in memory of the CPU ----
 

@@ -39,7 +39,8 @@ namespace {
 absl::Status Explained(Session& session, const absl::Status& status) {
   // These are not of the generation.
   if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
-      absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) {
+      absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status) ||
+      absl::IsUnknown(status)) {
     return status;
   }
   return Explain(session, status);

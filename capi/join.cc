@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "capi/call.h"
 #include "capi/open_session.h"
+#include "capi/own_hook.h"
 #include "capi/table.h"
 #include "hooks/registry/registry.h"
 #include "schedule/plan_words.h"
@@ -125,6 +126,9 @@ absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
     COXSWAIN_ASSIGN_OR_RETURN(
         manifest.settings[name],
         TextOf(setting.value, absl::StrCat(where, ".value")));
+  }
+  for (auto& [name, version] : OwnHookSettings()) {
+    manifest.settings[name] = version;
   }
   COXSWAIN_ASSIGN_OR_RETURN(
       manifest.parameters,

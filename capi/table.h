@@ -56,6 +56,11 @@ class Table {
     return entry;
   }
 
+  bool empty() const {
+    MutexLock lock(&mutex_);
+    return entries_.empty();
+  }
+
   // Returns all of them and forgets their handles.
   std::map<uint64_t, std::shared_ptr<T>> TakeAll() {
     MutexLock lock(&mutex_);

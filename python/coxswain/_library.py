@@ -19,7 +19,7 @@ from . import errors
 
 # The version that this package needs: a library of the same major number, and a
 # minor number that is not below.
-ABI_MAJOR, ABI_MINOR = 1, 3
+ABI_MAJOR, ABI_MINOR = 1, 4
 
 VARIABLE = "COXSWAIN_LIBRARY"
 BESIDE = os.path.join(
@@ -256,6 +256,81 @@ class Bucket(ctypes.Structure):
     ]
 
 
+class HookOption(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("default_value", c_char_p),
+        ("help", c_char_p),
+        ("type", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class Collective(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_int32),
+        ("op", c_int32),
+        ("root", c_int32),
+        ("dtype", c_int32),
+        ("data", c_void_p),
+        ("count", c_int64),
+        ("output", c_void_p),
+        ("output_count", c_int64),
+    ]
+
+
+class StateTensor(ctypes.Structure):
+    _fields_ = [
+        ("kind", c_char_p),
+        ("parameter", c_char_p),
+        ("shape", POINTER(c_int64)),
+        ("ndim", c_int32),
+        ("dtype", c_int32),
+        ("data", c_void_p),
+        ("flags", c_uint64),
+    ]
+
+
+_CODE, _PLACE = c_int32, POINTER(c_void_p)
+# The functions of a hook. They take the lock of the interpreter.
+HOOK_FUNCTIONS = {
+    "make": ctypes.CFUNCTYPE(
+        _CODE, c_void_p, c_char_p, POINTER(Setting), c_size_t, _PLACE
+    ),
+    "configure": ctypes.CFUNCTYPE(
+        _CODE, c_void_p, POINTER(Parameter), c_size_t, c_int32
+    ),
+    "begin": ctypes.CFUNCTYPE(
+        _CODE, c_void_p, POINTER(Bucket), c_int32, c_int32, _PLACE
+    ),
+    "advance": ctypes.CFUNCTYPE(_CODE, c_void_p, POINTER(Collective)),
+    "end": ctypes.CFUNCTYPE(None, c_void_p),
+    "commit": ctypes.CFUNCTYPE(_CODE, c_void_p),
+    "rollback": ctypes.CFUNCTYPE(None, c_void_p),
+    "save": ctypes.CFUNCTYPE(
+        _CODE, c_void_p, POINTER(POINTER(StateTensor)), POINTER(c_size_t)
+    ),
+    "load": ctypes.CFUNCTYPE(
+        _CODE, c_void_p, POINTER(StateTensor), c_size_t
+    ),
+    "destroy": ctypes.CFUNCTYPE(None, c_void_p),
+}
+
+
+class Hook(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("help", c_char_p),
+        ("version", c_char_p),
+        ("options", POINTER(HookOption)),
+        ("option_count", c_size_t),
+        ("data", c_void_p),
+        *HOOK_FUNCTIONS.items(),
+    ]
+
+
 _SESSION, _CALL = c_uint64, POINTER(c_uint64)
 _BYTES = [c_char_p, c_size_t]
 _VALUE = [POINTER(c_void_p), POINTER(c_size_t)]
@@ -330,6 +405,9 @@ FUNCTIONS = {
         c_int32,
         [_SESSION, c_char_p, POINTER(Bytes), c_size_t],
     ),
+    "cx_hook_register": (c_int32, [POINTER(Hook)]),
+    "cx_hook_fail": (None, [c_char_p]),
+    "cx_hooks_end": (c_int32, []),
     "cx_all_reduce": (
         c_int32,
         [_SESSION, c_void_p, c_int64, c_int32, c_int32, _CALL],

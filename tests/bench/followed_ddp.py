@@ -19,6 +19,12 @@ import coxswain.torch as cx
 MODELS = {"small": (64, 64, 4, 0.015), "large": (8, 1024, 32, 25)}
 
 
+@cx.hook
+def mean(bucket, comm):
+    yield comm.all_reduce(bucket.tensor)
+    bucket.tensor.div_(comm.size)
+
+
 def model_of(shape):
     layers, features, _, cap = shape
     torch.manual_seed(0)
@@ -75,17 +81,22 @@ def main():
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    # Of Coxswain's exchange, beside plain DistributedDataParallel alone.
+    parser.add_argument("--hook")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    session = cx.init()
+    session = cx.init(plan={"hook": options.hook or "allreduce"})
     shape = MODELS[options.model]
-    names = ("plain", "ours", "hook", "both", "coxswain")
+    names = ["plain", "coxswain"]
+    if options.hook is None:
+        names += ["ours", "hook", "both"]
     sides = {name: Side(shape) for name in names}
-    cx.follow(sides["ours"].model)
-    hook = default_hooks.allreduce_hook
-    sides["hook"].model.register_comm_hook(None, hook)
-    cx.follow(sides["both"].model).register_comm_hook(None, hook)
     cx.follow(sides["coxswain"].model, exchange="coxswain")
+    if options.hook is None:
+        cx.follow(sides["ours"].model)
+        hook = default_hooks.allreduce_hook
+        sides["hook"].model.register_comm_hook(None, hook)
+        cx.follow(sides["both"].model).register_comm_hook(None, hook)
     found = {"buckets": count_buckets(shape)}
     for number in range(options.rounds + 1):
         for _ in range(options.steps):

@@ -32,7 +32,8 @@ namespace coxswain::capi_test {
   X(cx_checkpoint_piece) X(cx_checkpoint_release) X(cx_checkpoint_save)       \
   X(cx_checkpoint_saved) X(cx_close) X(cx_configure) X(cx_decide)             \
   X(cx_exchange_bucket) X(cx_exchange_open) X(cx_exchange_wait) X(cx_grant)   \
-  X(cx_hook_load) X(cx_hook_save) X(cx_hooks) X(cx_info) X(cx_join)           \
+  X(cx_hook_fail) X(cx_hook_load) X(cx_hook_register) X(cx_hook_save)         \
+  X(cx_hooks) X(cx_hooks_end) X(cx_info) X(cx_join)                           \
   X(cx_last_error_code) X(cx_last_error_kind) X(cx_last_error_message)        \
   X(cx_last_error_ranks) X(cx_leave) X(cx_member) X(cx_next_event)            \
   X(cx_note_micro_batch) X(cx_plan) X(cx_rejoin) X(cx_report_progress)        \

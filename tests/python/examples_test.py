@@ -16,10 +16,13 @@ EXAMPLES = os.path.abspath("examples/python")
 PROGRAMS = (
     "minimal",
     "ddp",
+    "own_hook",
     "resume",
     "elastic",
     "accelerate_train",
     "trainer",
+    "lightning_train",
+    "ray_train",
 )
 PAGES = ("README.md", "docs/first-program.md", "docs/python.md")
 
@@ -45,9 +48,9 @@ class ExamplesTest(unittest.TestCase):
             # By chance it would be 10%.
             self.assertGreater(float(found[2]), 40, ranks.output)
 
-    def test_minimal(self):
+    def assert_learns(self, name, steps, factor):
         command = torch_ranks.run() + [
-            torch_ranks.torch_python(), os.path.join(EXAMPLES, "minimal.py"),
+            torch_ranks.torch_python(), os.path.join(EXAMPLES, name + ".py"),
         ]
         with Program(command, torch_ranks.environment()) as ranks:
             self.assertEqual(ranks.end(), 0, ranks.output)
@@ -55,10 +58,15 @@ class ExamplesTest(unittest.TestCase):
                 r"^(\d+) ([\d.]+)$", ranks.output, re.MULTILINE
             )
             self.assertEqual(
-                [int(step) for step, _ in found], [20, 40, 60, 80, 100],
-                ranks.output,
+                [int(step) for step, _ in found], steps, ranks.output,
             )
-            self.assertLess(float(found[-1][1]), 0.5 * float(found[0][1]))
+            self.assertLess(float(found[-1][1]), factor * float(found[0][1]))
+
+    def test_minimal(self):
+        self.assert_learns("minimal", [20, 40, 60, 80, 100], 0.5)
+
+    def test_own_hook(self):
+        self.assert_learns("own_hook", [40, 80, 120, 160, 200], 0.5)
 
     def test_elastic(self):
         command = torch_ranks.run(
@@ -102,6 +110,9 @@ class ExamplesTest(unittest.TestCase):
 
     def test_trainer(self):
         self.assert_trains("trainer")
+
+    def test_lightning(self):
+        self.assert_trains("lightning_train")
 
     def test_they_are_short(self):
         for name in PROGRAMS:

@@ -22,7 +22,7 @@ MODULES = {
 }
 
 FRAMEWORKS = {
-    "accelerate", "coxswain", "lightning", "pytorch_lightning", "torch",
+    "accelerate", "coxswain", "lightning", "pytorch_lightning", "ray", "torch",
     "transformers",
 }
 

@@ -15,18 +15,24 @@ torch.
 from ._elastic import Training, elastic
 from ._follow import Run, follow
 from ._generations import Ending
+from ._own_calls import hook
+from ._own_hook import Bucket, Comm, Hook
 from ._recovery import Recovery
 from ._session import init, leave, session
 from ._store import TorchStore
 
 __all__ = [
+    "Bucket",
+    "Comm",
     "Ending",
+    "Hook",
     "Recovery",
     "Run",
     "TorchStore",
     "Training",
     "elastic",
     "follow",
+    "hook",
     "init",
     "leave",
     "session",

@@ -12,6 +12,7 @@ from .._data import _DTYPES, Parameter, parameters_of
 from ..errors import Code, Error, InvalidArgument
 from ..schedule import Schedule, canonical_hook
 from ..session import Session
+from . import _own_calls
 from ._model import check_group, pass_number
 
 HookWords = Union[str, Mapping[str, Any]]
@@ -93,7 +94,13 @@ class HookExchange:
         FAILED_PRECONDITION if torch has not handed over all of them."""
         if not self._is_last:
             raise self.incomplete()
-        self._session._call("cx_exchange_wait", self._stream)
+        try:
+            self._session._call("cx_exchange_wait", self._stream)
+        except Error as error:
+            cause = _own_calls.cause_of(error)
+            if cause is None:
+                raise
+            raise error from cause
         _in_use.pop(self._key, None)
 
     def incomplete(self, places: Sequence[int] = ()) -> Error:

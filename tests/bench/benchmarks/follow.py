@@ -53,9 +53,17 @@ STEP_COXSWAIN = Row(
     'the same with exchange="coxswain", over shared memory',
     goal=1.2,
 )
+# The plan has one hook for all models of a job, so the sides are two jobs.
+STEP_OWN = Row(
+    "follow_step_own",
+    "the hook allreduce",
+    "ms",
+    'a step with exchange="coxswain" of 64 layers of 16 KiB, in buckets of one, '
+    "2 ranks on one host, by a hook in Python that yields one all-reduce",
+)
 
 
-def _measure(context, model):
+def _measure(context, model, *more):
     if not context.coxswain or not context.c_library:
         raise RuntimeError("needs --coxswain and --c-library")
     command = [
@@ -63,6 +71,7 @@ def _measure(context, model):
         "--nproc", "2", "--", sys.executable,
         os.path.join(_BENCH, "followed_ddp.py"), model,
         "--rounds", str(context.samples or ROUNDS), "--steps", str(STEPS),
+        *more,
     ]
     cores = context.cores
     done = subprocess.run(
@@ -128,7 +137,22 @@ def measure_large(context):
     ]
 
 
+def measure_own(context):
+    own, library = [
+        _measure(context, "small", "--hook", hook)
+        for hook in ("mean", "allreduce")
+    ]
+    return [
+        Result(
+            STEP_OWN,
+            _milliseconds(own, "coxswain"),
+            _milliseconds(library, "coxswain"),
+        )
+    ]
+
+
 BENCHMARKS = [
     Benchmark([BUCKET, BUCKET_HOOK, STEP_SMALL], measure_small),
     Benchmark([STEP, STEP_HOOK, STEP_COXSWAIN], measure_large),
+    Benchmark([STEP_OWN], measure_own),
 ]
