@@ -637,7 +637,7 @@ enum {
     // error; a checkpoint has its mean over the ranks
 // What a hook remembers of a parameter. Little-endian, row-major.
 typedef struct cx_state_tensor {
-  const char* kind;       // such as "error"
+  const char* kind;       // such as "error"; not "own_..."
   const char* parameter;  // its name; "" where it is of none
   const int64_t* shape;
   int32_t ndim;

@@ -4,9 +4,11 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "capi/errors.h"
@@ -25,8 +27,10 @@ namespace {
 constexpr int kMostCollectives = 1000;
 constexpr size_t kMostTensors = 1 << 20;
 constexpr int kMostDimensions = 16;
-// The entry of a state's options: the kinds of which each rank has its own.
+// The entry of a state's options: the kinds of which each rank has its own. In
+// what a rank saves for itself these begin with kOwn, as in all hooks.
 constexpr char kOwnKinds[] = "own_kinds";
+constexpr char kOwn[] = "own_";
 
 std::string& HookError() {
   thread_local std::string error;
@@ -258,6 +262,10 @@ class ProgramHook : public PlainHook {
       const std::string where = absl::StrCat("tensors[", i, "]");
       auto tensor = TensorOf(tensors[i], where);
       if (!tensor.ok()) return Named(tensor.status());
+      if (absl::StartsWith(tensor->kind, kOwn)) {
+        return Named(
+            InvalidArgument(where, "is of a kind that begins with own_"));
+      }
       if ((tensors[i].flags & CX_STATE_OWN) != 0) {
         if (tensor->dtype != DType::kFloat32 &&
             tensor->dtype != DType::kFloat64) {
@@ -267,6 +275,7 @@ class ProgramHook : public PlainHook {
                                   NameOf(tensor->dtype))));
         }
         own_kinds.insert(tensor->kind);
+        tensor->kind = absl::StrCat(kOwn, tensor->kind);
       }
       state.tensors.push_back(*std::move(tensor));
     }
@@ -283,9 +292,10 @@ class ProgramHook : public PlainHook {
 
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     COXSWAIN_ASSIGN_OR_RETURN(HookState state, SaveOwn());
-    const std::set<std::string> own_kinds = OwnKinds(state);
     for (StateTensor& tensor : state.tensors) {
-      if (own_kinds.count(tensor.kind) == 0) continue;
+      absl::string_view kind = tensor.kind;
+      if (!absl::ConsumePrefix(&kind, kOwn)) continue;
+      tensor.kind = std::string(kind);
       const auto bytes = std::make_shared<std::string>(tensor.data);
       Span span;
       span.data = bytes->data();
@@ -339,6 +349,8 @@ class ProgramHook : public PlainHook {
       std::vector<StateTensor> tensors = state.tensors;
       std::vector<cx_state_tensor> given;
       for (StateTensor& tensor : tensors) {
+        absl::string_view kind = tensor.kind;
+        if (absl::ConsumePrefix(&kind, kOwn)) tensor.kind = std::string(kind);
         const bool own = own_kinds.count(tensor.kind) > 0;
         if (own && error_scale != 1) Multiply(&tensor, error_scale);
         given.push_back(

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from .errors import InvalidArgument
-from .schedule import canonical_hook
+from .schedule import canonical_hook, names_own_hook
 from .torch import _session
 from .torch._follow import check_exchange
 from .torch._hooks import HookWords
@@ -111,7 +111,8 @@ def set_handler(
     handler.__dict__.update(given.__dict__)
     for name in ("comm_hook", "comm_wrapper"):
         # It would silently ignore a text, which is none of its hooks.
-        setattr(handler, name, _kind(_word(given, name)))
+        word = "no" if exchange != "torch" else _word(given, name)
+        setattr(handler, name, _kind(word))
     accelerator.ddp_handler = handler
 
 
@@ -145,7 +146,10 @@ def _check_kind(accelerator: Any) -> None:
 
 
 def _check_hooks(handler: Any, exchange: str) -> None:
+    own = exchange != "torch" and names_own_hook(_word(handler, "comm_hook"))
     for name, valid in (("comm_hook", _HOOKS), ("comm_wrapper", _WRAPPERS)):
+        if own and name == "comm_hook":
+            continue
         if _word(handler, name) not in valid:
             raise InvalidArgument(
                 "%s is %r, and not one of %s"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Set
+from typing import Union
 
 from . import _library
 from .errors import InvalidArgument
@@ -41,13 +42,50 @@ def canonical_hook(hook: Union[str, Mapping[str, Any]]) -> str:
 
     hook: a spec, such as "fp16(powersgd(rank=4))", or the names of Accelerate
         with their values: {"comm_hook": "power_sgd", "comm_wrapper": "fp16",
-        "comm_state_option": {"matrix_approximation_rank": 4}}.
+        "comm_state_option": {"matrix_approximation_rank": 4}}, where comm_hook
+        may also be a spec of the program's own hook.
 
     Raises InvalidArgument, naming what is wrong and what is valid.
     """
     if isinstance(hook, Mapping):
-        return hook_from_yaml(json.dumps(hook, default=_word))
+        own = _own_spec(hook)
+        if own is None:
+            return hook_from_yaml(json.dumps(hook, default=_word))
+        hook = own
     return _canonical(str(hook), _SPEC)
+
+
+# The names of the program's own hooks.
+own_hooks: Set[str] = set()
+
+
+def names_own_hook(word: str) -> bool:
+    """Returns whether a text such as "mine(rank=2)" names one of these."""
+    return word.split("(")[0].strip() in own_hooks
+
+
+def _own_spec(hook: Mapping[str, Any]) -> Optional[str]:
+    """Returns the spec of a hook of the program's own that is given by the
+    names of Accelerate; None if it is none."""
+    spec = _word(hook.get("comm_hook", ""))
+    if not names_own_hook(spec):
+        return None
+    options = hook.get("comm_state_option") or {}
+    if options:
+        if "(" in spec:
+            raise InvalidArgument(
+                "both comm_hook %r and comm_state_option %r have options: give "
+                "one of them" % (spec, dict(options))
+            )
+        spec += "(%s)" % ",".join(
+            "%s=%s" % (name, _value(value)) for name, value in options.items()
+        )
+    wrapper = _word(hook.get("comm_wrapper") or "no")
+    return spec if wrapper == "no" else "%s(%s)" % (wrapper, spec)
+
+
+def _value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _word(value: Any) -> str:

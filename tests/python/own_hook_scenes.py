@@ -333,6 +333,41 @@ def refused():
     check("before joining" in str(error), error)
 
 
+def in_words_of_accelerate():
+    import accelerate
+
+    import coxswain.accelerate
+
+    for words, spec in (
+        ({"comm_hook": "signs(scale=0.01)"}, "signs(scale=0.01)"),
+        (
+            {
+                "comm_hook": "signs",
+                "comm_wrapper": "bf16",
+                "comm_state_option": {"scale": 0.01, "feedback": False},
+            },
+            "bf16(signs(scale=0.01,feedback=false))",
+        ),
+    ):
+        check(coxswain.canonical_hook(words) == spec, spec)
+    session = cx.init(plan={"hook": spec})
+    accelerator = accelerate.Accelerator(
+        cpu=True,
+        kwargs_handlers=[accelerate.DistributedDataParallelKwargs(**words)],
+    )
+    coxswain.accelerate.attach(accelerator, exchange="coxswain")
+    module = layers()
+    model, optimizer = accelerator.prepare(
+        module, torch.optim.SGD(module.parameters(), lr=0.1)
+    )
+    for step in range(3):
+        accelerator.backward(loss(model, batch(step, 0)))
+        optimizer.step()
+        optimizer.zero_grad()
+    on_all_ranks(digest(model))
+    check(session.schedule.step == 3, session.schedule.step)
+
+
 def of_torch():
     """Any hook of torch, where torch exchanges: also one that is written by
     hand, and waits for what it has begun."""

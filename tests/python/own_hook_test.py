@@ -17,6 +17,7 @@ class OwnHookTest(unittest.TestCase):
             "own_hook_scenes.py", "means", "wrapped", "interleaves",
             "collectives", "remembers", "changes", "fails", "raises",
             "differs", "refused", "of_torch",
+            "in_words_of_accelerate",
         )
 
     def test_leaves_the_average_of_the_library(self):
@@ -53,6 +54,9 @@ class OwnHookTest(unittest.TestCase):
 
     def test_what_is_no_hook_is_refused(self):
         self.scenes.of("refused")
+
+    def test_the_words_of_accelerate_name_it(self):
+        self.scenes.of("in_words_of_accelerate")
 
     def test_hooks_of_torch_that_are_written_by_hand(self):
         self.scenes.of("of_torch")

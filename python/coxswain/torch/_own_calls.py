@@ -24,6 +24,7 @@ import torch
 from .. import _library
 from .._data import _DTYPES, Parameter
 from ..errors import Code, Error, InvalidArgument, refused
+from ..schedule import own_hooks
 from ._own_hook import RESERVED, Bucket, Comm, Exchange, Hook, Kept
 from ._own_hook import dtype_name, view
 
@@ -179,6 +180,7 @@ def _register(given: _Registered) -> None:
         # Before the interpreter goes, and after the session was left.
         atexit.register(_library.library().cx_hooks_end)
     _registered[number] = given
+    own_hooks.add(given.name)
 
 
 # ---- what the library has ----

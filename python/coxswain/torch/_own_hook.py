@@ -262,7 +262,7 @@ class Bucket:
         and is part of the hook's state. Each rank has its own, of which a
         checkpoint has the mean; with `same` all ranks compute the same.
         """
-        if kind in RESERVED or not kind or "," in kind:
+        if kind in RESERVED or not kind.isidentifier() or kind[:4] == "own_":
             raise InvalidArgument("kept() cannot use the name %r" % (kind,))
         if kind not in self._kept:
             wide = torch.promote_types(self.tensor.dtype, torch.float32)
