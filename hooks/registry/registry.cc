@@ -286,8 +286,8 @@ std::string NoSuchHook(const std::string& name) {
   return absl::StrCat(
       "there is no hook '", name, "'; the hooks are ",
       absl::StrJoin(names, ", "), DidYouMean(name, known),
-      " (a hook of your own is known where it is linked into the program, and "
-      "registered with RegisterHook before Join: docs/hooks.md)");
+      " (a hook of your own is known in programs that register it before they "
+      "join, with RegisterHook or coxswain.torch.hook: docs/hooks.md)");
 }
 
 std::vector<HookDescription> ListHooks() { return Registry::Get().List(); }

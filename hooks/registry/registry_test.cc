@@ -113,7 +113,7 @@ TEST(RegistryTest, AnUnknownNameHasTheNearestOneAndHowOnesOwnAreKnown) {
               AllOf(HasSubstr("there is no hook 'powresgd'; the hooks are "
                               "acp_sgd, allreduce, "),
                     HasSubstr("; did you mean 'powersgd'?"),
-                    HasSubstr("registered with RegisterHook before Join")));
+                    HasSubstr("register it before they join")));
   EXPECT_THAT(ErrorOf("something_else"),
               AllOf(HasSubstr("the hooks are "), HasSubstr("RegisterHook"),
                     testing::Not(HasSubstr("did you mean"))));

@@ -248,7 +248,7 @@ class Bucket:
         """Returns the gradients, in the order of `names`, each a view of its
         part of `tensor`, row-major, with the shape of its parameter."""
         return [
-            self.tensor[offset : offset + count].view(*parameter.shape)
+            self.tensor[offset : offset + count].view(tuple(parameter.shape))
             for parameter, offset, count in self._slots
         ]
 
