@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
-from typing import Any, Iterable, List, Optional
+from typing import Any, Iterable, Iterator, List, Mapping, Optional
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel.distributed import (
-    DistributedDataParallel,
-    _find_tensors,
-)
+from torch.nn.parallel.distributed import DistributedDataParallel
 
 from ..errors import InvalidArgument
 
@@ -57,11 +55,21 @@ def supported(model: Any) -> DistributedDataParallel:
     return given
 
 
-def find_tensors(output: Any) -> Iterable[torch.Tensor]:
-    """Returns the tensors in what a model returns, as far as torch itself looks
-    into it."""
-    found: Iterable[torch.Tensor] = _find_tensors(output)
-    return found
+def find_tensors(output: Any) -> Iterator[torch.Tensor]:
+    """Returns the tensors in what a model returns: in tuples, lists, dicts and
+    dataclasses, as torch itself looks for them."""
+    if isinstance(output, torch.Tensor):
+        yield output
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(output, Mapping):
+        parts = output.values()
+    elif isinstance(output, (list, tuple)):
+        parts = output
+    elif dataclasses.is_dataclass(output) and not isinstance(output, type):
+        parts = vars(output).values()
+    for part in parts:
+        yield from find_tensors(part)
 
 
 def pass_number() -> Optional[int]:
