@@ -66,7 +66,8 @@ absl::Status Pieces::RunPieces(const Span& span, const Task& task) {
     Return(&crossing_);
     COXSWAIN_RETURN_IF_ERROR(Finish(task, &returning_));
     returning_ = std::exchange(crossing_, std::exchange(forming_, Piece()));
-    if (returning_.works.empty()) {
+    // What does not return is spread at once, also by ranks without a bridge.
+    if (!returning_.returns) {
       COXSWAIN_RETURN_IF_ERROR(Finish(task, &returning_));
     }
   }
