@@ -363,7 +363,7 @@ class ProgramHook : public PlainHook {
         return own_->calls.load(hook_, given.data(), given.size());
       })));
     }
-    return PlainHook::LoadOwn(state, error_scale);
+    return PlainHook::LoadState(state, 0, 1);
   }
 
   const std::shared_ptr<const OwnHook> own_;

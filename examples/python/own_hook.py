@@ -34,10 +34,10 @@ session = cx.init(plan={"hook": "topk(ratio=0.1)"})
 torch.set_num_threads(1)
 torch.manual_seed(session.rank)  # each rank has data of its own
 model = DistributedDataParallel(torch.nn.Linear(64, 16))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 run = cx.follow(model, optimizer, exchange="coxswain")
 
-while run.schedule.step < 200 and not run.stopping:
+while run.schedule.step < 100 and not run.stopping:
     with run.accumulate():
         x = torch.randn(32, 64)
         loss = (model(x) - x[:, :16]).square().mean()
@@ -45,5 +45,5 @@ while run.schedule.step < 200 and not run.stopping:
     if run.sync:
         optimizer.step()
         optimizer.zero_grad()
-        if run.schedule.step % 40 == 0 and session.rank == 0:
-            print(run.schedule.step, loss.item())
+        if run.schedule.step % 20 == 0 and session.rank == 0:
+            print("%d %.4f" % (run.schedule.step, loss.item()))

@@ -28,7 +28,9 @@ def train(config):
             optimizer.step()
             optimizer.zero_grad()
     assert session.rank == ray.train.get_context().get_world_rank()
-    ray.train.report({"steps": run.schedule.step, "loss": loss.item()})
+    ray.train.report({"loss": loss.item()})
+    if session.rank == 0:
+        print("ray: %d steps, loss %.3f" % (run.schedule.step, loss.item()))
 
 
 if __name__ == "__main__":
@@ -37,5 +39,4 @@ if __name__ == "__main__":
         torch_config=coxswain.ray.Config(coordinator=sys.argv[1]),
         scaling_config=ray.train.ScalingConfig(num_workers=2),
     )
-    metrics = trainer.fit().metrics
-    print("ray: %(steps)d steps, loss %(loss).3f" % metrics)
+    trainer.fit()

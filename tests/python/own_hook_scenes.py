@@ -236,7 +236,7 @@ def remembers():
     # A model that is another one.
     _, _, smaller, _ = pair(layers(3))
     run = ours(smaller)
-    error = raised(coxswain.Error, run.load_state_dict, {"hook": before})
+    error = raised(coxswain.Error, run.load_state_dict, before)
     check(error.code == 9 and "has none such" in str(error), error)
 
 

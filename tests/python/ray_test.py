@@ -52,7 +52,7 @@ class RayTest(unittest.TestCase):
             )
             self.assertIsNotNone(found, program.output)
             self.assertEqual(int(found[1]), 60)
-            self.assertLess(float(found[2]), 0.9)
+            self.assertLess(float(found[2]), 0.5)
 
 
 if __name__ == "__main__":
