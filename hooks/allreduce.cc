@@ -65,6 +65,32 @@ class AllReduceExchange : public Exchange {
   bool started_ = false;
 };
 
+class ReduceScatterExchange : public Exchange {
+ public:
+  ReduceScatterExchange(const Bucket& bucket, const BucketSlices& slices,
+                        Communicator& communicator)
+      : data_(bucket.data),
+        slices_(slices),
+        share_(UnevenShare(bucket, communicator.size())),
+        communicator_(communicator) {}
+
+  // The padding's sum is that of whatever is there.
+  absl::StatusOr<WorkPtr> Advance() override {
+    if (std::exchange(started_, true)) return WorkPtr();
+    TakePart(data_, share_, communicator_.size());
+    return communicator_.ReduceScatter(
+        slices_.Padded(data_),
+        slices_.PaddedSlice(data_, communicator_.rank()));
+  }
+
+ private:
+  const Span data_;
+  const BucketSlices slices_;
+  const std::optional<double> share_;
+  Communicator& communicator_;
+  bool started_ = false;
+};
+
 absl::Status EnqueueAllReduce(const Span& data, std::optional<double> share,
                               Communicator& communicator, DeviceQueue& queue) {
   LaunchTarget target = queue.runtime().Target(queue.stream());
@@ -97,6 +123,13 @@ class AllReduceHook : public PlainHook {
       const Bucket& bucket, Communicator& communicator) override {
     COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec(), bucket));
     return PrepareAllReduce(bucket, communicator, &sequences_);
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec(), bucket));
+    return PrepareReduceScatter(bucket, slices, communicator, &sequences_);
   }
 
  private:
@@ -147,6 +180,15 @@ absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
         return sequences == nullptr ? enqueue()
                                     : sequences->Run(*queue, data, 0, enqueue);
       });
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> PrepareReduceScatter(
+    const Bucket& bucket, const BucketSlices& slices,
+    Communicator& communicator, SequenceCache* sequences) {
+  if (IsOnDevice(bucket)) {
+    return PrepareAllReduce(bucket, communicator, sequences);
+  }
+  return std::make_unique<ReduceScatterExchange>(bucket, slices, communicator);
 }
 
 }  // namespace coxswain

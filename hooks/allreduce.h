@@ -17,6 +17,10 @@ namespace coxswain {
 // type, no memory. Numerics: one rounding by the division, then the back
 // end's sum. The baseline; where the network is the limit, use another.
 //
+// On slices: a reduce-scatter of the bucket and its padding, with the bits of
+// the all-reduce wherever the back end sums both in one order (shm does). On a
+// GPU the bucket is exchanged in full.
+//
 // A bucket on a GPU is divided by a kernel there, which moves 8 bytes an
 // element of float32, and summed on the same stream without the host between.
 std::unique_ptr<Hook> MakeAllReduceHook(std::string spec);
@@ -29,6 +33,11 @@ HookRow AllReduceRow();
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
     const Bucket& bucket, Communicator& communicator,
     SequenceCache* sequences = nullptr);
+
+// The same on slices (Hook::PrepareSlice).
+absl::StatusOr<std::unique_ptr<Exchange>> PrepareReduceScatter(
+    const Bucket& bucket, const BucketSlices& slices,
+    Communicator& communicator, SequenceCache* sequences = nullptr);
 
 }  // namespace coxswain
 

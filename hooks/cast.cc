@@ -1,5 +1,6 @@
 #include "hooks/cast.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +25,12 @@ namespace {
 
 class CastExchange : public Exchange {
  public:
-  CastExchange(const Bucket& bucket, Communicator& communicator, DType dtype,
-               CastOrder order, std::shared_ptr<uint16_t> narrow)
+  // With `slices`, `narrow` has room for their padding.
+  CastExchange(const Bucket& bucket, std::optional<BucketSlices> slices,
+               Communicator& communicator, DType dtype, CastOrder order,
+               std::shared_ptr<uint16_t> narrow)
       : data_(bucket.data),
+        slices_(slices),
         share_(UnevenShare(bucket, communicator.size())),
         communicator_(communicator),
         dtype_(dtype),
@@ -35,12 +39,11 @@ class CastExchange : public Exchange {
 
   absl::StatusOr<WorkPtr> Advance() override {
     if (std::exchange(started_, true)) {
-      WidenSpan(narrow_.get(), dtype_, data_);
+      Widen();
       return WorkPtr();
     }
     Narrow();
-    const Span travelling{narrow_.get(), data_.count, dtype_, data_.device};
-    WorkPtr work = communicator_.AllReduce(travelling);
+    WorkPtr work = Send(Span{narrow_.get(), data_.count, dtype_, data_.device});
     // Keeps the memory until the back end is done with it, even if this
     // exchange is given up before.
     work->OnDone([keep = narrow_](const absl::Status&) {});
@@ -58,7 +61,24 @@ class CastExchange : public Exchange {
     }
   }
 
+  WorkPtr Send(const Span& travelling) {
+    if (!slices_.has_value()) return communicator_.AllReduce(travelling);
+    const Span all = slices_->Padded(travelling);
+    std::fill(narrow_.get() + travelling.count, narrow_.get() + all.count,
+              uint16_t{0});
+    return communicator_.ReduceScatter(
+        all, slices_->PaddedSlice(travelling, communicator_.rank()));
+  }
+
+  void Widen() {
+    if (!slices_.has_value()) return WidenSpan(narrow_.get(), dtype_, data_);
+    const int rank = communicator_.rank();
+    WidenSpan(narrow_.get() + slices_->begin(data_.count, rank), dtype_,
+              slices_->Slice(data_, rank));
+  }
+
   const Span data_;
+  const std::optional<BucketSlices> slices_;
   const std::optional<double> share_;
   Communicator& communicator_;
   const DType dtype_;
@@ -89,8 +109,21 @@ class CastHook : public PlainHook {
     }
     if (IsOnDevice(bucket)) return PrepareOnDevice(bucket, communicator);
     return std::make_unique<CastExchange>(
-        bucket, communicator, dtype_, order_,
+        bucket, std::nullopt, communicator, dtype_, order_,
         scratch_.Take<uint16_t>(static_cast<size_t>(bucket.data.count)));
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec(), bucket));
+    if (!IsWide(bucket.data.dtype)) {
+      return PrepareReduceScatter(bucket, slices, communicator, &sequences_);
+    }
+    if (IsOnDevice(bucket)) return PrepareOnDevice(bucket, communicator);
+    return std::make_unique<CastExchange>(
+        bucket, slices, communicator, dtype_, order_,
+        scratch_.Take<uint16_t>(static_cast<size_t>(slices.padded())));
   }
 
  private:
@@ -161,6 +194,12 @@ class NarrowExchange : public Exchange {
     COXSWAIN_ASSIGN_OR_RETURN(exchange_, inner.Prepare(bucket, communicator_));
     return absl::OkStatus();
   }
+  absl::Status PrepareSlice(Hook& inner, const Bucket& bucket,
+                            const BucketSlices& slices) {
+    COXSWAIN_ASSIGN_OR_RETURN(
+        exchange_, inner.PrepareSlice(bucket, slices, communicator_));
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<WorkPtr> Advance() override { return exchange_->Advance(); }
 
@@ -195,6 +234,15 @@ class NarrowWrapper : public WrapperHook {
     auto exchange = std::make_unique<NarrowExchange>(communicator, dtype_,
                                                      scratch_, device_scratch_);
     COXSWAIN_RETURN_IF_ERROR(exchange->Prepare(inner(), bucket));
+    return exchange;
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    auto exchange = std::make_unique<NarrowExchange>(communicator, dtype_,
+                                                     scratch_, device_scratch_);
+    COXSWAIN_RETURN_IF_ERROR(exchange->PrepareSlice(inner(), bucket, slices));
     return exchange;
   }
 

@@ -26,6 +26,9 @@ enum class CastOrder {
 // the trainer sees); bf16 holds 8 bits in float32's range. Not for models that
 // need their small gradients exactly; powersgd saves more bytes.
 //
+// On slices: the same in a reduce-scatter, of which each rank widens its own
+// slice; on a GPU in full.
+//
 // On a GPU: a kernel before the collective and one after it, which move 6 bytes
 // an element of float32 each, on the same stream without the host between; the
 // order kCastThenDivide has one more.

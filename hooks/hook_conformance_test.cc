@@ -19,6 +19,42 @@ int64_t Elements(const std::vector<ParameterSpec>& parameters) {
   return count;
 }
 
+// The slices that a bucket of these parameters has.
+BucketSlices SlicesOf(const std::vector<ParameterSpec>& parameters, int ranks) {
+  Span data;
+  for (const ParameterSpec& parameter : parameters) {
+    data.dtype = parameter.dtype;
+    data.count += parameter.count();
+  }
+  return BucketSlices::Of(data, ranks);
+}
+
+// A reduce-scatter of all slices, `width` bytes an element.
+auto ReduceScatterBytes(int64_t width) {
+  return
+      [=](const std::vector<ParameterSpec>& parameters, const HookStep& step) {
+        return SlicesOf(parameters, step.size).padded() * width;
+      };
+}
+
+// The same until the hook has started; then what a whole bucket costs.
+auto LateSliceBytes(const HookCase& hook, int64_t plain_width) {
+  return
+      [plain = ReduceScatterBytes(plain_width), whole = hook.bucket_bytes](
+          const std::vector<ParameterSpec>& parameters, const HookStep& step) {
+        return step.started ? whole(parameters, step) : plain(parameters, step);
+      };
+}
+
+// A hook that averages all elements, and slices by a reduce-scatter.
+HookCase Plain(std::string name, std::string spec, DType dtype, int64_t width,
+               double tolerance) {
+  HookCase hook =
+      PlainHookCase(std::move(name), std::move(spec), dtype, width, tolerance);
+  hook.slice_bytes = ReduceScatterBytes(width);
+  return hook;
+}
+
 // Elements of a parameter that is not compressed, or else of its factors,
 // which are n r and m r.
 int64_t LowRankElements(const ParameterSpec& parameter, int64_t rank,
@@ -113,6 +149,17 @@ auto Int8Bytes(int64_t block, int64_t plain_width) {
       };
 }
 
+// W slices to the all-to-all, of whole blocks and 4 bytes each.
+auto Int8SliceBytes(int64_t block, int64_t plain_width) {
+  return
+      [=](const std::vector<ParameterSpec>& parameters, const HookStep& step) {
+        const int64_t each = SlicesOf(parameters, step.size).each;
+        if (!step.started) return each * step.size * plain_width;
+        if (each == 0) return int64_t{0};
+        return step.size * ((each + block - 1) / block * (4 + block) + 4);
+      };
+}
+
 // Of normal gradients, whose largest in a block of 256 is about 2.8 standard
 // deviations, a step's rounding to 8 bits leaves an error of 2.8 / 127 /
 // sqrt(12) = 0.0064 of them. Four such errors are between a step's result and
@@ -133,6 +180,8 @@ HookCase Int8(std::string name, std::string spec, DType dtype, int64_t block,
   hook.later_tolerance = 0;
   hook.start_step = start_step;
   hook.bucket_bytes = Int8Bytes(block, plain_width);
+  hook.slice_bytes = Int8SliceBytes(block, plain_width);
+  hook.slices_are_exact = false;
   hook.freezes_layout = true;
   hook.buckets_matter = true;
   hook.error_feedback = error_feedback;
@@ -158,6 +207,7 @@ HookCase PowerSgd(std::string name, std::string spec, DType dtype, int64_t rank,
   hook.drops_errors = hook.spec.find("mode=pytorch") != std::string::npos;
   hook.reports_non_finite = true;
   hook.bucket_bytes = PowerSgdBytes(rank, rate, width);
+  hook.slice_bytes = LateSliceBytes(hook, width);
   return hook;
 }
 
@@ -168,6 +218,7 @@ HookCase BatchedPowerSgd(std::string name, std::string spec, DType dtype,
                            width, average, first, later);
   hook.buckets_matter = true;
   hook.bucket_bytes = BatchedPowerSgdBytes(rank, width);
+  hook.slice_bytes = LateSliceBytes(hook, width);
   return hook;
 }
 
@@ -176,38 +227,33 @@ HookCase AcpSgd(std::string name, std::string spec, DType dtype, int64_t rank,
   HookCase hook = PowerSgd(std::move(name), std::move(spec), dtype, rank, 2,
                            width, average, first, later);
   hook.bucket_bytes = AcpSgdBytes(rank, width);
+  hook.slice_bytes = LateSliceBytes(hook, width);
   return hook;
 }
 
 const std::vector<HookCase>& Cases() {
   static const auto* cases = new std::vector<HookCase>{
-      PlainHookCase("AllReduceFloat32", "allreduce", DType::kFloat32, 4,
-                    kSingle),
-      PlainHookCase("AllReduceFloat64", "allreduce", DType::kFloat64, 8,
-                    kDouble),
-      PlainHookCase("AllReduceFloat16", "allreduce", DType::kFloat16, 2, kHalf),
-      PlainHookCase("AllReduceBFloat16", "allreduce", DType::kBFloat16, 2,
-                    kBrain),
-      PlainHookCase("Fp16Float32", "fp16", DType::kFloat32, 2, kHalf),
-      PlainHookCase("Fp16Float64", "fp16", DType::kFloat64, 2, kHalf),
-      PlainHookCase("Fp16CastThenDivide", "fp16(order=cast_then_divide)",
-                    DType::kFloat32, 2, kHalf),
-      PlainHookCase("Fp16BFloat16", "fp16", DType::kBFloat16, 2, kBrain),
-      PlainHookCase("Bf16Float32", "bf16", DType::kFloat32, 2, kBrain),
-      PlainHookCase("Bf16Float64", "bf16", DType::kFloat64, 2, kBrain),
-      PlainHookCase("Bf16CastThenDivide", "bf16(order=cast_then_divide)",
-                    DType::kFloat32, 2, kBrain),
-      PlainHookCase("Fp16OfAllReduce", "fp16(allreduce)", DType::kFloat32, 2,
-                    kHalf),
-      PlainHookCase("Bf16OfAllReduce", "bf16(allreduce)", DType::kFloat64, 2,
-                    kBrain),
+      Plain("AllReduceFloat32", "allreduce", DType::kFloat32, 4, kSingle),
+      Plain("AllReduceFloat64", "allreduce", DType::kFloat64, 8, kDouble),
+      Plain("AllReduceFloat16", "allreduce", DType::kFloat16, 2, kHalf),
+      Plain("AllReduceBFloat16", "allreduce", DType::kBFloat16, 2, kBrain),
+      Plain("Fp16Float32", "fp16", DType::kFloat32, 2, kHalf),
+      Plain("Fp16Float64", "fp16", DType::kFloat64, 2, kHalf),
+      Plain("Fp16CastThenDivide", "fp16(order=cast_then_divide)",
+            DType::kFloat32, 2, kHalf),
+      Plain("Fp16BFloat16", "fp16", DType::kBFloat16, 2, kBrain),
+      Plain("Bf16Float32", "bf16", DType::kFloat32, 2, kBrain),
+      Plain("Bf16Float64", "bf16", DType::kFloat64, 2, kBrain),
+      Plain("Bf16CastThenDivide", "bf16(order=cast_then_divide)",
+            DType::kFloat32, 2, kBrain),
+      Plain("Fp16OfAllReduce", "fp16(allreduce)", DType::kFloat32, 2, kHalf),
+      Plain("Bf16OfAllReduce", "bf16(allreduce)", DType::kFloat64, 2, kBrain),
       Noop("Noop", "noop", DType::kFloat32, kSingle),
       Noop("NoopFloat16", "noop", DType::kFloat16, kHalf),
       Noop("StatsOfNoop", "stats(noop)", DType::kFloat32, kSingle),
-      PlainHookCase("StatsOfAllReduce", "stats(allreduce)", DType::kFloat32, 4,
-                    kSingle),
-      PlainHookCase("Fp16OfStats", "fp16(stats(allreduce))", DType::kFloat32, 2,
-                    kHalf),
+      Plain("StatsOfAllReduce", "stats(allreduce)", DType::kFloat32, 4,
+            kSingle),
+      Plain("Fp16OfStats", "fp16(stats(allreduce))", DType::kFloat32, 2, kHalf),
       LocalGradients("PostLocalSgd", "post_local_sgd(start_step=2)",
                      DType::kFloat32, 4, 0, kSingle),
       LocalGradients("PostLocalSgdInPairs",

@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,18 @@ HookCase StagedBatchedPowerSgd() {
     int64_t side = 1;
     while (side * side < whole) ++side;
     return ((whole + side - 1) / side + side) * 4;
+  };
+  // By way of the host's memory, where slices are reduce-scattered.
+  hook.slice_bytes = [whole = hook.bucket_bytes](
+                         const std::vector<ParameterSpec>& parameters,
+                         const HookStep& step) {
+    if (step.started) return whole(parameters, step);
+    Span data;
+    for (const ParameterSpec& parameter : parameters) {
+      data.dtype = parameter.dtype;
+      data.count += parameter.count();
+    }
+    return BucketSlices::Of(data, step.size).padded() * 4;
   };
   return hook;
 }

@@ -111,7 +111,23 @@ WorkPtr NarrowCommunicator::DoAllGather(Span input, Span output) {
 }
 WorkPtr NarrowCommunicator::DoReduceScatter(Span input, Span output,
                                             ReduceOp op) {
-  return inner_.ReduceScatter(input, output, op);
+  if (!IsWide(input.dtype) || input.device.kind != Device::Kind::kCpu) {
+    return inner_.ReduceScatter(input, output, op);
+  }
+  auto narrow = scratch_.Take<uint16_t>(static_cast<size_t>(input.count));
+  NarrowSpan(input, dtype_, narrow.get());
+  const Span travelling{narrow.get(), input.count, dtype_, input.device};
+  const Span own = travelling.Slice(rank() * output.count, output.count);
+  auto widened = std::make_shared<Work>();
+  inner_.ReduceScatter(travelling, own, op)
+      ->OnDone([narrow, own, output, widened,
+                dtype = dtype_](const absl::Status& status) {
+        if (status.ok()) {
+          WidenSpan(static_cast<const uint16_t*>(own.data), dtype, output);
+        }
+        widened->Complete(status);
+      });
+  return widened;
 }
 WorkPtr NarrowCommunicator::DoAllToAll(Span input, Span output) {
   return inner_.AllToAll(input, output);

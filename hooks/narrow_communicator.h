@@ -14,9 +14,10 @@
 namespace coxswain {
 
 // A view of a communicator whose all-reduces of float32 and float64 travel in
-// 16 bits: the span is rounded, reduced by the communicator beneath (whose
-// payload counts the 16-bit bytes), and widened again before the Work ends.
-// Everything else passes through as it is.
+// 16 bits, and its reduce-scatters of the CPU's memory: the span is rounded,
+// reduced by the communicator beneath (whose payload counts the 16-bit bytes),
+// and widened again before the Work ends. Everything else passes through as it
+// is.
 //
 // Nothing is scaled: in float16 what exceeds 65504 in a contribution or in
 // the sum becomes an infinity. The hooks of this library hand over

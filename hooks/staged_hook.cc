@@ -1,5 +1,6 @@
 #include "hooks/staged_hook.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +18,14 @@ using HostBlock = DeviceScratch::HostBlock;
 
 class StagedExchange : public Exchange {
  public:
-  StagedExchange(Hook& hook, const Bucket& bucket, Communicator& communicator,
+  // With `slices`, `memory` has room for their padding.
+  StagedExchange(Hook& hook, const Bucket& bucket,
+                 std::optional<BucketSlices> slices, Communicator& communicator,
                  DeviceQueue& queue, DeviceScratch& scratch,
                  std::shared_ptr<HostBlock> memory)
       : hook_(hook),
         bucket_(bucket),
+        slices_(slices),
         communicator_(communicator),
         queue_(queue),
         scratch_(scratch),
@@ -56,7 +60,10 @@ class StagedExchange : public Exchange {
 
   absl::Status PrepareInner() {
     memory_->copying = false;
-    COXSWAIN_ASSIGN_OR_RETURN(inner_, hook_.Prepare(host_, communicator_));
+    auto inner = slices_.has_value()
+                     ? hook_.PrepareSlice(host_, *slices_, communicator_)
+                     : hook_.Prepare(host_, communicator_);
+    COXSWAIN_ASSIGN_OR_RETURN(inner_, std::move(inner));
     return absl::OkStatus();
   }
 
@@ -64,7 +71,13 @@ class StagedExchange : public Exchange {
     COXSWAIN_ASSIGN_OR_RETURN(WorkPtr work, inner_->Advance());
     if (work != nullptr) return work;
     phase_ = Phase::kEnd;
-    return Copy(bucket_.data, host_.data);
+    return Copy(Averages(bucket_), Averages(host_));
+  }
+
+  Span Averages(const Bucket& bucket) const {
+    return slices_.has_value()
+               ? slices_->Slice(bucket.data, communicator_.rank())
+               : bucket.data;
   }
 
   absl::StatusOr<WorkPtr> Copy(const Span& to, const Span& from) {
@@ -79,6 +92,7 @@ class StagedExchange : public Exchange {
 
   Hook& hook_;
   const Bucket bucket_;
+  const std::optional<BucketSlices> slices_;
   Communicator& communicator_;
   DeviceQueue& queue_;
   DeviceScratch& scratch_;
@@ -102,16 +116,34 @@ class StagedHook : public WrapperHook {
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
     if (!IsOnDevice(bucket)) return inner().Prepare(bucket, communicator);
-    COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
-                              QueueFor(spec(), bucket, communicator));
-    COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<HostBlock> memory,
-                              scratch_.TakeHost(*queue, bucket.data.bytes()));
-    if (!std::exchange(said_, true) && communicator.rank() == 0) Say(bucket);
-    return std::make_unique<StagedExchange>(
-        inner(), bucket, communicator, *queue, scratch_, std::move(memory));
+    return PrepareStaged(bucket, std::nullopt, communicator,
+                         bucket.data.bytes());
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    if (!IsOnDevice(bucket)) {
+      return inner().PrepareSlice(bucket, slices, communicator);
+    }
+    return PrepareStaged(bucket, slices, communicator,
+                         slices.Padded(bucket.data).bytes());
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareStaged(
+      const Bucket& bucket, std::optional<BucketSlices> slices,
+      Communicator& communicator, int64_t bytes) {
+    COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
+                              QueueFor(spec(), bucket, communicator));
+    COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<HostBlock> memory,
+                              scratch_.TakeHost(*queue, bytes));
+    if (!std::exchange(said_, true) && communicator.rank() == 0) Say(bucket);
+    return std::make_unique<StagedExchange>(inner(), bucket, slices,
+                                            communicator, *queue, scratch_,
+                                            std::move(memory));
+  }
+
   void Say(const Bucket& bucket) const {
     LogInfo("hook_staged",
             {{"hook", spec()},

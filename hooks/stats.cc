@@ -100,11 +100,13 @@ class DeviceLook {
 
 class StatsExchange : public Exchange {
  public:
+  // `averages`: what of the bucket has averages in the end.
   StatsExchange(std::unique_ptr<Exchange> inner, const Bucket& bucket,
-                Communicator& communicator, StepCount& step,
-                DeviceScratch& scratch)
+                const Span& averages, Communicator& communicator,
+                StepCount& step, DeviceScratch& scratch)
       : inner_(std::move(inner)),
         bucket_(bucket),
+        averages_(averages),
         communicator_(communicator),
         step_(step),
         look_(scratch) {}
@@ -121,7 +123,7 @@ class StatsExchange : public Exchange {
     }
     if (!work.ok() || *work != nullptr) return work;
     DeviceQueue* const queue = communicator_.device_queue();
-    const Span& data = bucket_.data;
+    const Span& data = averages_;
     if (data.device.kind != Device::Kind::kCpu && queue != nullptr &&
         SizeOf(data.dtype) > 1 && data.dtype != DType::kInt32 &&
         data.dtype != DType::kInt64) {
@@ -136,6 +138,7 @@ class StatsExchange : public Exchange {
  private:
   const std::unique_ptr<Exchange> inner_;
   const Bucket bucket_;
+  const Span averages_;
   Communicator& communicator_;
   StepCount& step_;
   DeviceLook look_;
@@ -154,14 +157,27 @@ class StatsHook : public WrapperHook {
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
-    step_.begun = true;
-    step_.rank = communicator.rank();
-    step_.gradient_bytes += bucket.data.bytes();
+    Begin(bucket, communicator);
     Metered metered(communicator, step_);
     COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Exchange> exchange,
                               inner().Prepare(bucket, communicator));
     return std::make_unique<StatsExchange>(std::move(exchange), bucket,
-                                           communicator, step_, scratch_);
+                                           bucket.data, communicator, step_,
+                                           scratch_);
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    Begin(bucket, communicator);
+    Metered metered(communicator, step_);
+    COXSWAIN_ASSIGN_OR_RETURN(
+        std::unique_ptr<Exchange> exchange,
+        inner().PrepareSlice(bucket, slices, communicator));
+    return std::make_unique<StatsExchange>(
+        std::move(exchange), bucket,
+        slices.Slice(bucket.data, communicator.rank()), communicator, step_,
+        scratch_);
   }
 
   absl::Status Commit() override {
@@ -192,6 +208,12 @@ class StatsHook : public WrapperHook {
   }
 
  private:
+  void Begin(const Bucket& bucket, const Communicator& communicator) {
+    step_.begun = true;
+    step_.rank = communicator.rank();
+    step_.gradient_bytes += bucket.data.bytes();
+  }
+
   // What the step in progress came to; the next one begins.
   StepCount EndStep() {
     const StepCount step = std::exchange(step_, StepCount());

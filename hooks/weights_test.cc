@@ -118,7 +118,8 @@ TEST_P(WeightsTest, TheAverageOfOneLiveRankIsItsGradient) {
 // `local[rank]`. Checks that they are the same on all ranks.
 std::vector<Gradients> StepsOf(const WeightsCase& of, Device device,
                                const std::vector<double>& shares,
-                               const std::vector<Gradients>& local) {
+                               const std::vector<Gradients>& local,
+                               bool slices = false) {
   size_t made = 0;
   HookWorld world(
       [&] {
@@ -127,6 +128,7 @@ std::vector<Gradients> StepsOf(const WeightsCase& of, Device device,
         return std::make_unique<ShareHook>(*std::move(hook), shares[made++]);
       },
       Parameters(of.dtype, device), static_cast<int>(shares.size()));
+  world.KeepSlices(slices);
   std::vector<Gradients> averages;
   for (int step = 0; step < 5; ++step) averages.push_back(world.Step(local));
   return averages;
@@ -172,6 +174,25 @@ TEST_P(WeightsTest, UnevenSharesAreAppliedOnTheCpuAndOnAGpuAlike) {
       EXPECT_EQ(on_gpu[step], on_cpu[step]) << step;
     } else {
       EXPECT_LE(RelativeDifference(on_gpu[step], on_cpu[step]), 2e-2) << step;
+    }
+  }
+}
+
+TEST_P(WeightsTest, UnevenSharesAreAppliedToSlicesAlike) {
+  const std::vector<double> shares = {0.1, 0.2, 0.7};
+  const auto parameters = Parameters(GetParam().dtype);
+  std::vector<Gradients> local;
+  for (const int rank : {0, 1, 2}) {
+    local.push_back(NormalGradients(parameters, 1, rank, 0));
+  }
+  const auto whole = StepsOf(GetParam(), Device(), shares, local);
+  const auto slices = StepsOf(GetParam(), Device(), shares, local, true);
+  for (size_t step = 0; step < whole.size(); ++step) {
+    if (GetParam().spec == "int8") {
+      // Which rounds once less.
+      EXPECT_LE(RelativeDifference(slices[step], whole[step]), 2e-2) << step;
+    } else {
+      EXPECT_EQ(slices[step], whole[step]) << step;
     }
   }
 }

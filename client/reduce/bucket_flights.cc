@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/work.h"
+#include "client/reduce/bucket_slices.h"
 
 namespace coxswain {
 
@@ -34,12 +35,18 @@ absl::Status BucketFlights::Begin(std::shared_ptr<const Bucket> bucket) {
   BucketTiming& timing = Timing(flight);
   timing.launched = context_.clock->Now();
   timing.gradient_bytes = flight.bucket->data.bytes();
-  COXSWAIN_ASSIGN_OR_RETURN(
-      flight.exchange,
-      context_.hook->Prepare(*flight.bucket, *context_.communicator));
+  COXSWAIN_ASSIGN_OR_RETURN(flight.exchange, Prepare(*flight.bucket));
   timing.in_hook += context_.clock->Now() - timing.launched;
   in_flight_.push_back(std::move(flight));
   return Advance(in_flight_.back());
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> BucketFlights::Prepare(
+    const Bucket& bucket) {
+  Communicator& communicator = *context_.communicator;
+  if (!context_.slices) return context_.hook->Prepare(bucket, communicator);
+  return context_.hook->PrepareSlice(
+      bucket, BucketSlices::Of(bucket.data, communicator.size()), communicator);
 }
 
 absl::Status BucketFlights::Advance(Flight& flight) {

@@ -37,6 +37,7 @@ class BucketFlights {
     size_t buckets = 0;      // for messages; 0: not known
     // Called when a bucket holds its averages. May be null.
     std::function<absl::Status(const Bucket& bucket)> on_average;
+    bool slices = false;  // by Hook::PrepareSlice
   };
 
   explicit BucketFlights(Context context) : context_(std::move(context)) {}
@@ -67,6 +68,7 @@ class BucketFlights {
   };
 
   absl::Status Begin(std::shared_ptr<const Bucket> bucket);
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket& bucket);
   // Runs one phase; resets `flight.exchange` when the average is complete.
   absl::Status Advance(Flight& flight);
   absl::Status AwaitWork(Flight& flight);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/reduce/bucket_slices.h"
 
 namespace coxswain {
 namespace {
@@ -119,17 +120,21 @@ absl::StatusOr<std::unique_ptr<BucketLayout>> BucketLayout::Create(
     const BucketPlanOptions& options,
     const std::vector<ParameterSpec>& parameters,
     absl::Span<const int> ready_order, Communicator& communicator,
-    GradientMemory& memory) {
+    GradientMemory& memory, bool slices) {
   std::unique_ptr<BucketLayout> layout(new BucketLayout());
   COXSWAIN_ASSIGN_OR_RETURN(layout->buckets_,
                             PlanBuckets(options, parameters, ready_order));
   layout->places_.resize(parameters.size());
   for (Bucket& bucket : layout->buckets_) {
+    const int64_t count = bucket.data.count;
+    const int64_t room =
+        slices ? BucketSlices::Of(bucket.data, communicator.size()).padded()
+               : count;
     COXSWAIN_ASSIGN_OR_RETURN(
         std::shared_ptr<BufferOwner> owner,
-        communicator.AllocateBuffer(bucket.data.count, bucket.data.dtype));
+        communicator.AllocateBuffer(room, bucket.data.dtype));
     COXSWAIN_ASSIGN_OR_RETURN(GradientMemory::Ready ready, memory.MakeReady());
-    bucket.data = owner->span();
+    bucket.data = owner->span().Slice(0, count);
     bucket.ready = ready.get();
     layout->events_.push_back(std::move(ready));
     for (const GradientSlot& slot : bucket.gradients) {

@@ -53,13 +53,15 @@ struct GradientPlace {
 // elements; shared by the reducer and its exchange thread.
 class BucketLayout {
  public:
-  // Allocates the buckets; the elements are undefined. Fails with the errors of
-  // PlanBuckets, Communicator::AllocateBuffer and GradientMemory::MakeReady.
+  // Allocates the buckets; the elements are undefined. With `slices` there is
+  // room behind each for the padding of the communicator's BucketSlices. Fails
+  // with the errors of PlanBuckets, Communicator::AllocateBuffer and
+  // GradientMemory::MakeReady.
   static absl::StatusOr<std::unique_ptr<BucketLayout>> Create(
       const BucketPlanOptions& options,
       const std::vector<ParameterSpec>& parameters,
       absl::Span<const int> ready_order, Communicator& communicator,
-      GradientMemory& memory);
+      GradientMemory& memory, bool slices = false);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const GradientPlace& place(int parameter) const {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
+#include "client/reduce/bucket_slices.h"
 #include "client/reduce/hook_state.h"
 
 namespace coxswain {
@@ -46,11 +47,11 @@ enum class GradientReach {
 // A communication hook: turns each rank's gradients into their average over the
 // ranks. The interface that hooks/ and users' own hooks implement.
 //
-// A step is a transaction. Prepare may be called for any number of buckets,
-// in index order, each index at most once per step; it stages what the hook
-// will remember (error feedback, factors, step count). Commit makes it
-// current, Rollback forgets it: after Rollback the hook is as it was before
-// the first Prepare of the step.
+// A step is a transaction. Prepare, or PrepareSlice, may be called for any
+// number of buckets, in index order, each index at most once per step; it
+// stages what the hook will remember (error feedback, factors, step count).
+// Commit makes it current, Rollback forgets it: after Rollback the hook is as
+// it was before the first Prepare of the step.
 //
 // Life-cycle: Configure, then steps; Configure again when the parameters'
 // buckets, the world size or the generation change (between steps only). State
@@ -88,6 +89,29 @@ class Hook {
   // Memory of the hook that a collective uses stays until its Work has ended.
   virtual absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) = 0;
+
+  // Begins the exchange of one bucket of which each rank keeps the averages in
+  // its own slice only: that of its number in the communicator, among
+  // BucketSlices::Of(bucket.data, communicator.size()), which `slices` is. In
+  // the end the averages stand in this rank's slice; the other elements of the
+  // bucket are undefined. Its memory has room for the slices' padding, which is
+  // undefined too and may be written. No gradient lies outside. Otherwise as
+  // Prepare, in place of which it may be called for all buckets of a step; a
+  // step is of one of the two, on all ranks.
+  //
+  // What is not finite is so in the averages of the slices that have these
+  // elements at least, so a rank alone may not see it: the caller asks all
+  // owners. What the hook knows alike on all ranks, as non_finite(), stays so.
+  //
+  // By default the bucket is exchanged in full, which every hook can. Override
+  // it to send less, or to compute the own slice only. A hook that is a wrapper
+  // has to, for the hook within to be asked for slices.
+  virtual absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) {
+    static_cast<void>(slices);
+    return Prepare(bucket, communicator);
+  }
 
   // Makes what the step staged current, and ends the step.
   virtual absl::Status Commit() = 0;

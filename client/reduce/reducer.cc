@@ -30,6 +30,8 @@ std::map<std::string, std::string> ReducerSettings(
   settings["find_unused_parameters"] = on_off(options.find_unused_parameters);
   settings["uneven_inputs"] = on_off(options.uneven_inputs);
   settings["max_norm"] = absl::StrCat(options.max_norm);
+  // Said only where it is so: workers of before do not know it.
+  if (options.slices) settings["slices"] = on_off(true);
   return settings;
 }
 
@@ -59,10 +61,20 @@ absl::Status CheckReducerOptions(const ReducerOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status Reducer::CheckSlicing(const Hook& hook) {
+  if (!hook.needs_averager()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the hook ", hook.spec(),
+      " lets the ranks' parameters diverge, so no rank can keep a slice of "
+      "them "
+      "for the others; take a hook that averages gradients, or no slices"));
+}
+
 absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(
     const ReducerOptions& options, std::vector<ParameterSpec> parameters,
     Hook* hook, Communicator* communicator) {
   COXSWAIN_RETURN_IF_ERROR(CheckReducerOptions(options));
+  if (options.slices) COXSWAIN_RETURN_IF_ERROR(CheckSlicing(*hook));
   std::unique_ptr<Reducer> reducer(new Reducer(options, hook, communicator));
   COXSWAIN_RETURN_IF_ERROR(
       reducer->ApplyLayout(options.buckets, std::move(parameters), {}));
@@ -171,7 +183,8 @@ void Reducer::MakeExchange(const schedule::Ticket& ticket, double divisor) {
 
 bool Reducer::CanExchangeInPlace() const {
   // Weights, and what waits for the end of the step, go through the buckets.
-  return hook_->takes_parts() && communicator_->has_mean() &&
+  return !options_.slices && hook_->takes_parts() &&
+         communicator_->has_mean() &&
          communicator_->device_queue() == nullptr && !options_.uneven_inputs &&
          !options_.find_unused_parameters && options_.max_norm == 0 &&
          !options_.on_average;
@@ -181,7 +194,9 @@ absl::Status Reducer::BeginStep(const schedule::Ticket& ticket, double divisor,
                                 bool local) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to exchange gradients"));
   COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket, divisor));
-  if (!options_.rebuild || hook_->needs_frozen_layout()) frozen_ = true;
+  if (!options_.rebuild || options_.slices || hook_->needs_frozen_layout()) {
+    frozen_ = true;
+  }
   without_data_ = ticket.without_data();
   in_place_ = CanExchangeInPlace();
   const schedule::Ticket complete = Complete(ticket);
@@ -257,7 +272,8 @@ absl::Status Reducer::Finish() {
 }
 
 absl::Status Reducer::Deliver(StepReport& report) {
-  const GradientStatistics statistics = memory_->statistics();
+  const GradientStatistics statistics =
+      options_.slices ? exchange_->statistics() : memory_->statistics();
   report.gradient_norm = std::sqrt(statistics.sum_of_squares);
   report.non_finite = statistics.non_finite;
   if (options_.max_norm > 0 && statistics.non_finite == 0) {
@@ -265,7 +281,12 @@ absl::Status Reducer::Deliver(StepReport& report) {
     report.clip_scale =
         std::min(1.0, options_.max_norm / (report.gradient_norm + 1e-6));
   }
-  for (size_t i = 0; i < parameters_.size(); ++i) {
+  for (const Bucket& bucket : buckets()) {
+    if (!options_.slices) break;
+    COXSWAIN_RETURN_IF_ERROR(
+        memory_->Deliver(OwnSlice(bucket), report.clip_scale, nullptr));
+  }
+  for (size_t i = 0; i < parameters_.size() && !options_.slices; ++i) {
     const int parameter = static_cast<int>(i);
     if (unused_everywhere(parameter)) continue;
     COXSWAIN_RETURN_IF_ERROR(memory_->Deliver(GradientView(parameter),

@@ -199,6 +199,17 @@ class Reducer {
   // before the step is committed or rolled back.
   absl::Status BroadcastFromRoot(const std::vector<Span>& spans, int root = 0);
 
+  // With ReducerOptions::slices: returns this rank's slice of a bucket, which
+  // holds its averages once the step is finished.
+  Span OwnSlice(const Bucket& bucket) const;
+  // Copies each rank's slices to all: `wholes` has memory like each bucket,
+  // with room for the slices' padding, in which the own slice is complete. In
+  // place: for parameters that lie as their gradients do, after the own ones
+  // have taken their step. All ranks call it, between steps or after Finish.
+  // Fails with INVALID_ARGUMENT for other memory than the buckets', and
+  // otherwise breaks the reducer.
+  absl::Status GatherSlices(const std::vector<Span>& wholes);
+
   // Breaks the reducer and the communicator, with this error unless they are
   // broken already. Returns at once.
   void Abort(const absl::Status& reason);
@@ -219,6 +230,9 @@ class Reducer {
   Reducer(const ReducerOptions& options, Hook* hook,
           Communicator* communicator);
 
+  // INVALID_ARGUMENT if a hook's averages cannot be kept in slices.
+  static absl::Status CheckSlicing(const Hook& hook);
+  absl::Status CheckGather(const std::vector<Span>& wholes) const;
   // Divides the buckets by this order, carries their contents over, and
   // configures the hook.
   absl::Status ApplyLayout(const BucketPlanOptions& buckets,

@@ -15,6 +15,7 @@
 #include "base/status_prefix.h"
 #include "client/comm/device_queue.h"
 #include "client/reduce/agreement.h"
+#include "client/reduce/bucket_slices.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook_change.h"
 #include "client/reduce/reducer.h"
@@ -91,10 +92,17 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
                                   const std::vector<int>& order) {
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters));
   COXSWAIN_RETURN_IF_ERROR(CheckDevice(parameters, *communicator_));
+  if (options_.slices && parameters[0].device.kind != Device::Kind::kCpu) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter \"", parameters[0].name, "\" is on ",
+                     Name(parameters[0].device),
+                     ", and slices are for the CPU's memory; leave them out"));
+  }
   if (memory_ == nullptr) memory_ = MakeMemory(options_, *communicator_);
-  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<BucketLayout> layout,
-                            BucketLayout::Create(buckets, parameters, order,
-                                                 *communicator_, *memory_));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      std::unique_ptr<BucketLayout> layout,
+      BucketLayout::Create(buckets, parameters, order, *communicator_, *memory_,
+                           options_.slices));
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
   const absl::Status filled = FillLayout(*layout, parameters);
   if (!filled.ok()) {
@@ -155,6 +163,7 @@ absl::Status Reducer::ChangeParameters(
 
 absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its hook"));
+  if (options_.slices) COXSWAIN_RETURN_IF_ERROR(CheckSlicing(*hook));
   HookChange change;
   change.parameters = &parameters_;
   change.communicator = communicator_;
@@ -203,6 +212,61 @@ absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,
   return Fail(status);
 }
 
+Span Reducer::OwnSlice(const Bucket& bucket) const {
+  return BucketSlices::Of(bucket.data, communicator_->size())
+      .Slice(bucket.data, communicator_->rank());
+}
+
+absl::Status Reducer::CheckGather(const std::vector<Span>& wholes) const {
+  {
+    MutexLock lock(&mutex_);
+    COXSWAIN_RETURN_IF_ERROR(status_);
+    if (state_ == State::kCollecting) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "rank ", communicator_->rank(), " gathers slices, but its step ",
+          step_, " is still being exchanged; call Finish first"));
+    }
+  }
+  if (wholes.size() != buckets().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slices of ", buckets().size(),
+                     " buckets are gathered together, got ", wholes.size()));
+  }
+  for (const Bucket& bucket : buckets()) {
+    const Span& whole = wholes[static_cast<size_t>(bucket.index)];
+    if (whole.count == bucket.data.count && whole.dtype == bucket.data.dtype) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bucket ", bucket.index, " has ", bucket.data.count, " x ",
+        NameOf(bucket.data.dtype), ", what is gathered in its place ",
+        whole.count, " x ", NameOf(whole.dtype)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::GatherSlices(const std::vector<Span>& wholes) {
+  COXSWAIN_RETURN_IF_ERROR(CheckGather(wholes));
+  COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
+  std::vector<WorkPtr> works;
+  for (const Span& whole : wholes) {
+    const BucketSlices slices = BucketSlices::Of(whole, communicator_->size());
+    works.push_back(communicator_->AllGather(
+        slices.PaddedSlice(whole, communicator_->rank()),
+        slices.Padded(whole)));
+  }
+  absl::Status first;
+  for (const WorkPtr& work : works) {
+    const absl::Status status =
+        work->Wait(first.ok() ? options_.timeout : options_.after_abort());
+    if (status.ok() || !first.ok()) continue;
+    first = Fail(status);
+    // Which has aborted what still uses the memory.
+    (void)work->Wait(options_.after_abort());
+  }
+  return first;
+}
+
 absl::Status Reducer::EnsureAgreement() {
   if (agreed_ || !options_.verify) return absl::OkStatus();
   const absl::Status status =
@@ -228,6 +292,7 @@ std::vector<std::string> Reducer::Description() const {
       absl::StrCat("end_at_first ", options_.end_at_first),
       absl::StrCat("plan version ", options_.plan_version),
       absl::StrCat("max_norm ", options_.max_norm)};
+  if (options_.slices) lines.push_back("slices 1");
   for (const auto& [name, value] : options_.settings) {
     lines.push_back(absl::StrCat(name, " ", value));
   }

@@ -39,6 +39,15 @@ struct ReducerOptions {
   // Above 0: gradients whose norm is larger are scaled down to it, by Finish.
   // Implies `statistics`. Gradients that are not finite stay as they are.
   double max_norm = 0;
+  // Each rank keeps the averages of its own slice of each bucket only
+  // (client/reduce/bucket_slices.h), by Hook::PrepareSlice: for an optimizer
+  // that is sharded over the ranks. Once the step is finished, the other
+  // elements of the views are undefined. `statistics` and max_norm are those of
+  // all slices, at the cost of one small all-reduce a step; only the own slices
+  // are clipped. Buckets are not divided again after the first step. In the
+  // CPU's memory, without MarkOptions::copy_back, and not with a hook that
+  // needs an averager.
+  bool slices = false;
   // Called by the exchange thread as soon as a bucket's averages are complete,
   // for an optimizer step while other buckets are still exchanged. The step
   // cannot be undone then: contradicts max_norm and find_unused_parameters, and

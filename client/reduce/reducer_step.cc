@@ -52,6 +52,12 @@ absl::Status Reducer::MarkReady(int parameter, Span gradient,
   const bool in_place =
       in_place_ && mark.in_place && gradient.bytes() >= kInPlaceBytes;
   const bool back = mark.copy_back || mark.in_place;
+  if (back && options_.slices) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+        "the average of \"", parameters_[static_cast<size_t>(parameter)].name,
+        "\" is to be copied out, but with slices no rank has all of it; read "
+        "the own slice of its bucket")));
+  }
   COXSWAIN_RETURN_IF_ERROR(
       Claim(parameter, {mark.used, back ? gradient.data : nullptr, in_place}));
   const Span view = GradientView(parameter);

@@ -13,6 +13,7 @@
 #include "base/status_prefix.h"
 #include "client/comm/work.h"
 #include "client/reduce/agreement.h"
+#include "client/reduce/bucket_slices.h"
 
 namespace coxswain {
 namespace {
@@ -43,7 +44,8 @@ StepExchange::StepExchange(Context context)
       communicator_(*context_.communicator),
       flights_({context_.hook, context_.communicator, context_.options->clock,
                 context_.options->timeout, context_.buckets->size(),
-                [this](const Bucket& bucket) { return OnAverage(bucket); }}) {
+                [this](const Bucket& bucket) { return OnAverage(bucket); },
+                context_.options->slices}) {
   report_.step = context_.hook->step();
   report_.begun = context_.options->clock->Now();
   report_.total_weight = communicator_.size();
@@ -135,6 +137,7 @@ absl::Status StepExchange::ExchangeAll() {
   const int64_t before = communicator_.sequence();
   COXSWAIN_RETURN_IF_ERROR(ExchangeBuckets());
   collectives_ = communicator_.sequence() - before;
+  COXSWAIN_RETURN_IF_ERROR(ExchangeStatistics());
   COXSWAIN_RETURN_IF_ERROR(ExchangeUsers());
   COXSWAIN_RETURN_IF_ERROR(ExchangeOrder());
   return context_.memory->AwaitAverages(context_.options->timeout);
@@ -186,6 +189,7 @@ absl::Status StepExchange::AwaitReady(const Bucket& bucket) {
 
 absl::Status StepExchange::OnAverage(const Bucket& bucket) {
   const ReducerOptions& options = *context_.options;
+  if (options.slices) return TakeSlice(bucket);
   std::vector<void*> outside;
   for (const GradientSlot& slot : bucket.gradients) {
     outside.push_back(TakeOutside(slot.parameter));
@@ -195,6 +199,37 @@ absl::Status StepExchange::OnAverage(const Bucket& bucket) {
   if (!options.on_average) return absl::OkStatus();
   COXSWAIN_RETURN_IF_ERROR(context_.memory->AwaitAverages(options.timeout));
   return HandOver(bucket);
+}
+
+absl::Status StepExchange::TakeSlice(const Bucket& bucket) {
+  const ReducerOptions& options = *context_.options;
+  if (options.measures()) {
+    Bucket own = bucket;
+    own.data = BucketSlices::Of(bucket.data, communicator_.size())
+                   .Slice(bucket.data, communicator_.rank());
+    own.gradients = {{0, 0, own.data.count}};
+    COXSWAIN_RETURN_IF_ERROR(
+        context_.memory->TakeAverages(own, {nullptr}, true));
+  }
+  return options.on_average ? HandOver(bucket) : absl::OkStatus();
+}
+
+// In the order of ranks, so that all have the same bits.
+absl::Status StepExchange::ExchangeStatistics() {
+  const ReducerOptions& options = *context_.options;
+  if (!options.slices || !options.measures()) return absl::OkStatus();
+  const auto ranks = static_cast<size_t>(communicator_.size());
+  const auto rank = static_cast<size_t>(communicator_.rank());
+  const GradientStatistics own = context_.memory->statistics();
+  auto all = std::make_shared<std::vector<double>>(2 * ranks);
+  (*all)[rank] = own.sum_of_squares;
+  (*all)[ranks + rank] = static_cast<double>(own.non_finite);
+  COXSWAIN_RETURN_IF_ERROR(
+      Await(communicator_.AllReduce(SpanOf(*all, DType::kFloat64)), all));
+  for (size_t i = 0; i < ranks; ++i) {
+    statistics_.Add({(*all)[i], static_cast<int64_t>((*all)[ranks + i])});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepExchange::HandOver(const Bucket& bucket) {

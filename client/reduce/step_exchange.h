@@ -15,6 +15,7 @@
 #include "client/reduce/bucket_flights.h"
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_memory.h"
+#include "client/reduce/gradient_statistics.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_report.h"
@@ -69,6 +70,8 @@ class StepExchange {
   }
   // With find_unused_parameters: returns how many ranks used each parameter.
   const std::vector<int32_t>& users() const { return users_; }
+  // With slices: returns those of all ranks' slices, if they are measured.
+  const GradientStatistics& statistics() const { return statistics_; }
   // With learns_order: returns a permutation of the parameters.
   const std::vector<int>& ready_order() const { return ready_order_; }
 
@@ -92,6 +95,9 @@ class StepExchange {
   // Calls options.on_average, unless the step is skipped.
   absl::Status HandOver(const Bucket& bucket);
   void* TakeOutside(int parameter);
+  // Measures this rank's slice.
+  absl::Status TakeSlice(const Bucket& bucket);
+  absl::Status ExchangeStatistics();
   absl::Status ExchangeUsers();
   absl::Status ExchangeOrder();
   // Waits for a collective that uses `memory`, which lives until it has ended,
@@ -110,6 +116,7 @@ class StepExchange {
   StepReport report_;
   int64_t collectives_ = 0;
   BucketFlights flights_;
+  GradientStatistics statistics_;
   std::vector<int32_t> users_;
   std::vector<int> ready_order_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,17 +63,18 @@ class Int8Hook : public Hook {
 
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) override {
-    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec_, bucket));
-    COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
-    if (!std::exchange(in_step_, true)) non_finite_.clear();
+    COXSWAIN_RETURN_IF_ERROR(Begin(bucket));
     if (!started()) return PrepareAllReduce(bucket, communicator);
-    return weighted_.Make(
-        spec_, bucket, communicator,
-        [this](const Bucket& weighted, Communicator& ranks) {
-          return weighted.data.dtype == DType::kFloat64
-                     ? PrepareQuantised<double>(weighted, ranks)
-                     : PrepareQuantised<float>(weighted, ranks);
-        });
+    return PrepareWeighted(bucket, std::nullopt, communicator);
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    if (IsOnDevice(bucket)) return Prepare(bucket, communicator);
+    COXSWAIN_RETURN_IF_ERROR(Begin(bucket));
+    if (!started()) return PrepareReduceScatter(bucket, slices, communicator);
+    return PrepareWeighted(bucket, slices, communicator);
   }
   bool applies_share() const override { return true; }
 
@@ -196,9 +198,29 @@ class Int8Hook : public Hook {
     one.count = parameter.count();
   }
 
+  absl::Status Begin(const Bucket& bucket) {
+    COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec_, bucket));
+    COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
+    if (!std::exchange(in_step_, true)) non_finite_.clear();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareWeighted(
+      const Bucket& bucket, std::optional<BucketSlices> slices,
+      Communicator& communicator) {
+    return weighted_.Make(
+        spec_, bucket, communicator,
+        [this, slices](const Bucket& weighted, Communicator& ranks) {
+          return weighted.data.dtype == DType::kFloat64
+                     ? PrepareQuantised<double>(weighted, slices, ranks)
+                     : PrepareQuantised<float>(weighted, slices, ranks);
+        });
+  }
+
   template <typename T>
   absl::StatusOr<std::unique_ptr<Exchange>> PrepareQuantised(
-      const Bucket& bucket, Communicator& communicator) {
+      const Bucket& bucket, std::optional<BucketSlices> slices,
+      Communicator& communicator) {
     auto& known = std::get<Int8Parameters<T>>(state_);
     std::vector<Int8Parameter<T>*> state;
     for (const GradientSlot& slot : bucket.gradients) {
@@ -222,6 +244,10 @@ class Int8Hook : public Hook {
     for (Int8Parameter<T>* one : state) {
       if (!one->on_device) continue;
       COXSWAIN_RETURN_IF_ERROR(device_->FetchOne(one));
+    }
+    if (slices.has_value()) {
+      return MakeInt8SliceExchange(bucket, *slices, communicator,
+                                   std::move(state), context);
     }
     return MakeInt8Exchange(bucket, communicator, std::move(state), context);
   }

@@ -41,6 +41,12 @@ namespace coxswain {
 // and where all of a block are below about 1e-36, nothing is sent before the
 // errors have added up to more.
 //
+// On slices (Hook::PrepareSlice) the first stage is all there is: the owner of
+// a slice keeps sum(c) / W, which no rank rounds again, and E2 is none; what
+// earlier steps left of it is added to E1 as where the owner changes. Of the
+// bytes, 1/W and the 4-byte flags go to each rank. In a GPU's memory the bucket
+// is exchanged in full.
+//
 // Not finite: a scale that is NaN reaches all ranks with the average. The
 // bucket is NaN on all of them then, its errors stay as they were, and one
 // more all-reduce, of W int32, finds out whose gradient it was.

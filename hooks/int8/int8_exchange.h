@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/comm/communicator.h"
+#include "client/reduce/bucket_slices.h"
 #include "client/reduce/hook.h"
 #include "hooks/int8/int8_errors.h"
 #include "hooks/scratch.h"
@@ -37,6 +38,21 @@ std::unique_ptr<Exchange> MakeInt8Exchange(const Bucket& bucket,
                                            Communicator& communicator,
                                            std::vector<Int8Parameter<T>*> state,
                                            const Int8Context& context);
+
+// The same where each rank keeps the averages of its own slice only
+// (Hook::PrepareSlice): in place of E2 and the all-gather, the owner keeps the
+// mean of what it has received as it is. Two calls of Advance; a bucket that is
+// not finite takes a third, on all ranks.
+//
+// Blocks are cut from slices, not from the bucket. A slice on the wire ends in
+// 4 bytes that are not zero if the sender's bucket is not finite or, in
+// float32, so large that a sum over the ranks might not be: so all ranks know
+// of it without another collective. All of the bucket is NaN then.
+template <typename T>
+std::unique_ptr<Exchange> MakeInt8SliceExchange(
+    const Bucket& bucket, const BucketSlices& slices,
+    Communicator& communicator, std::vector<Int8Parameter<T>*> state,
+    const Int8Context& context);
 
 // The exchange of one bucket in a GPU's memory: that of MakeInt8Exchange, and
 // its bits. The first call of Advance enqueues all of it on the stream of

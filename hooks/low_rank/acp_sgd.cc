@@ -128,13 +128,7 @@ class AcpSgdExchange : public LowRankExchange<T> {
 
   // Writes the averages, and declares the outcome staged.
   void Finish() {
-    for (const Raw& raw : this->raws_) WriteSpan(raw.values, raw.gradient);
-    std::vector<LowRankPass<T>> passes;
-    passes.reserve(this->matrices_.size());
-    for (const Matrix& matrix : this->matrices_) {
-      passes.push_back(this->Reconstruction(matrix));
-    }
-    PassOverRows(passes);
+    this->WriteAverages();
     for (const Matrix& matrix : this->matrices_) {
       LowRankTensor<T>& tensor = matrix.tensor;
       AssignFactors(matrix, tensor.next.p, tensor.next.q);

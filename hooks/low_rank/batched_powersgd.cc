@@ -194,6 +194,12 @@ class BatchedPowerSgdExchange : public LowRankExchange<T> {
     }
     std::vector<LowRankPass<T>> passes;
     for (Part<T>& part : parts_) {
+      const auto rows = this->KeptRows(part.offset, part.n, part.m);
+      if (rows.count == 0) continue;
+      // The part is not needed any more but for these.
+      part.offset += rows.begin * part.m;
+      part.row += rows.begin;
+      part.n = rows.count;
       CopyFactors(p_.get(), q_.get(), r_, part);
       passes.push_back(PassOver(part));
       passes.back().product = {part.p.data(), part.q.data(), r_};

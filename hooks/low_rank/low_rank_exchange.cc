@@ -99,15 +99,16 @@ void LowRankExchange<T>::Place(const std::vector<LowRankTensor<T>*>& tensors,
   matrices_.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     LowRankTensor<T>& tensor = *tensors[i];
-    const Span gradient = bucket_.Gradient(bucket_.gradients[i]);
+    const GradientSlot& slot = bucket_.gradients[i];
+    const Span gradient = bucket_.Gradient(slot);
     if (tensor.raw()) {
-      raws_.push_back({tensor, gradient, first});
+      raws_.push_back({tensor, gradient, slot.offset, first});
       first += tensor.count;
       continue;
     }
     T*& p = p_is_first ? first : second;
     T*& q = p_is_first ? second : first;
-    matrices_.push_back({tensor, gradient, p, q});
+    matrices_.push_back({tensor, gradient, slot.offset, p, q});
     p += matrices_.back().p_count();
     q += matrices_.back().q_count();
   }
@@ -135,14 +136,57 @@ LowRankPass<T> LowRankExchange<T>::Accumulation(const Matrix& matrix) {
 }
 
 template <typename T>
-LowRankPass<T> LowRankExchange<T>::Reconstruction(const Matrix& matrix) {
-  LowRankPass<T> pass;
-  pass.product = {matrix.p, matrix.q, matrix.tensor.r};
-  pass.out = matrix.gradient.data;
-  pass.out_type = matrix.gradient.dtype;
-  pass.n = matrix.tensor.n;
-  pass.m = matrix.tensor.m;
-  return pass;
+void LowRankExchange<T>::WriteAverages() {
+  for (const Raw& raw : raws_) {
+    const Range kept = Kept(raw.offset, raw.gradient.count);
+    WriteSpan(raw.values + kept.begin,
+              raw.gradient.Slice(kept.begin, kept.count));
+  }
+  std::vector<LowRankPass<T>> passes;
+  std::vector<std::vector<T>> parts;  // rows of P, which the passes point to
+  passes.reserve(matrices_.size());
+  parts.reserve(matrices_.size());
+  for (const Matrix& matrix : matrices_) {
+    const int64_t n = matrix.tensor.n;
+    const int64_t m = matrix.tensor.m;
+    const Range rows = KeptRows(matrix.offset, n, m);
+    if (rows.count == 0) continue;
+    LowRankPass<T>& pass = passes.emplace_back();
+    pass.product = {matrix.p, matrix.q, matrix.tensor.r};
+    if (rows.count < n) {
+      pass.product.p = parts
+                           .emplace_back(RowsOf(matrix.p, n, matrix.tensor.r,
+                                                rows.begin, rows.count))
+                           .data();
+    }
+    pass.out = matrix.gradient.Slice(rows.begin * m, rows.count * m).data;
+    pass.out_type = matrix.gradient.dtype;
+    pass.n = rows.count;
+    pass.m = m;
+  }
+  PassOverRows(passes);
+}
+
+template <typename T>
+typename LowRankExchange<T>::Range LowRankExchange<T>::Kept(
+    int64_t offset, int64_t count) const {
+  if (!step_.slices.has_value()) return {0, count};
+  const int64_t elements = bucket_.data.count;
+  const int rank = communicator_->rank();
+  const int64_t begin = step_.slices->begin(elements, rank) - offset;
+  const int64_t end = begin + step_.slices->count(elements, rank);
+  const int64_t first = std::clamp<int64_t>(begin, 0, count);
+  return {first, std::clamp<int64_t>(end, first, count) - first};
+}
+
+template <typename T>
+typename LowRankExchange<T>::Range LowRankExchange<T>::KeptRows(
+    int64_t offset, int64_t rows, int64_t columns) const {
+  const Range kept = Kept(offset, rows * columns);
+  if (kept.count == 0) return {};
+  const int64_t first = kept.begin / columns;
+  const int64_t end = (kept.begin + kept.count + columns - 1) / columns;
+  return {first, end - first};
 }
 
 template <typename T>

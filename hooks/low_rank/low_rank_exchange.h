@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
+#include "client/reduce/bucket_slices.h"
 #include "client/reduce/hook.h"
 #include "hooks/kernels/low_rank.h"
 #include "hooks/kernels/orthogonalise.h"
@@ -72,6 +73,9 @@ struct LowRankStep {
   ScratchPool& scratch;
   LowRankReport& report;
   int64_t number = 0;  // committed steps before this one
+  // If each rank keeps the averages of its own slice only: what is sent and
+  // remembered is the same, and the averages are formed there alone.
+  std::optional<BucketSlices> slices;
 };
 
 // What the exchanges of the low-rank hooks share. T is float, or double if
@@ -86,14 +90,17 @@ template <typename T>
 class LowRankExchange : public Exchange {
  protected:
   // The tensors of the bucket, and where what is exchanged of them stands.
+  // `offset` is the first element in the bucket.
   struct Raw {
     LowRankTensor<T>& tensor;
     Span gradient;
+    int64_t offset;
     T* values;
   };
   struct Matrix {
     LowRankTensor<T>& tensor;
     Span gradient;
+    int64_t offset;
     T* p;  // n x r by columns
     T* q;  // m x r
 
@@ -109,9 +116,22 @@ class LowRankExchange : public Exchange {
   void Place(const std::vector<LowRankTensor<T>*>& tensors, T* first, T* second,
              bool p_is_first);
   // X = gradient + error, kept for the next step, or without error feedback
-  // the gradient; and the gradient = P transpose(Q).
+  // the gradient.
   static LowRankPass<T> Accumulation(const Matrix& matrix);
-  static LowRankPass<T> Reconstruction(const Matrix& matrix);
+  // Makes each gradient what its values or factors say, as far as this rank
+  // keeps it: the raw ones their values, the matrices P transpose(Q).
+  void WriteAverages();
+
+  // Elements of a run.
+  struct Range {
+    int64_t begin = 0;
+    int64_t count = 0;
+  };
+  // Returns which of `count` elements from `offset` in the bucket on this rank
+  // keeps; and which of the rows of a matrix there, of `columns` each, have
+  // such elements.
+  Range Kept(int64_t offset, int64_t count) const;
+  Range KeptRows(int64_t offset, int64_t rows, int64_t columns) const;
 
   // Sums over the ranks; the memory is kept until the back end is done with
   // it, even if this exchange is given up before. Nothing if it is empty.

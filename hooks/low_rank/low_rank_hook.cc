@@ -91,18 +91,39 @@ int LowRankHook::IndexOf(const std::string& name) const {
   return found == indices_.end() ? -1 : found->second;
 }
 
-absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::Prepare(
-    const Bucket& bucket, Communicator& communicator) {
+absl::Status LowRankHook::Begin(const Bucket& bucket,
+                                const Communicator& communicator) {
   COXSWAIN_RETURN_IF_ERROR(CheckBucketType(spec_, bucket));
   COXSWAIN_RETURN_IF_ERROR(CheckSlots(bucket, parameters_));
   if (!std::exchange(open_, true)) report_ = LowRankReport();
   rank_ = communicator.rank();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::Prepare(
+    const Bucket& bucket, Communicator& communicator) {
+  COXSWAIN_RETURN_IF_ERROR(Begin(bucket, communicator));
   if (!started()) return PrepareAllReduce(bucket, communicator);
+  return PrepareCompressed(bucket, std::nullopt, communicator);
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::PrepareSlice(
+    const Bucket& bucket, const BucketSlices& slices,
+    Communicator& communicator) {
+  COXSWAIN_RETURN_IF_ERROR(Begin(bucket, communicator));
+  if (!started()) return PrepareReduceScatter(bucket, slices, communicator);
+  return PrepareCompressed(bucket, slices, communicator);
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> LowRankHook::PrepareCompressed(
+    const Bucket& bucket, std::optional<BucketSlices> slices,
+    Communicator& communicator) {
   return weighted_.Make(
       spec_, bucket, communicator,
-      [this](const Bucket& weighted,
-             Communicator& ranks) -> absl::StatusOr<std::unique_ptr<Exchange>> {
-        const LowRankStep step{config_, parameters_, scratch_, report_, step_};
+      [this, slices](const Bucket& weighted, Communicator& ranks)
+          -> absl::StatusOr<std::unique_ptr<Exchange>> {
+        const LowRankStep step{config_, parameters_, scratch_,
+                               report_, step_,       slices};
         if (IsOnDevice(weighted)) {
           return CompressOnDevice(weighted, ranks, step);
         }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -35,6 +36,12 @@ class LowRankHook : public Hook {
                          int world_size) final;
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
       const Bucket& bucket, Communicator& communicator) final;
+  // Sends and remembers the same, and forms the averages of the slice only:
+  // they have the bits of those that Prepare forms. In a GPU's memory those of
+  // the whole bucket. Before the start, a reduce-scatter.
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) final;
   absl::Status Commit() final;
   void Rollback() final;
   int64_t step() const final { return step_; }
@@ -132,6 +139,12 @@ class LowRankHook : public Hook {
   using Take =
       std::function<absl::Status(const StateTensor& saved, Tensors& loaded)>;
 
+  // Checks the bucket, and begins a step with the first one.
+  absl::Status Begin(const Bucket& bucket, const Communicator& communicator);
+  // Returns the exchange of a bucket in a compressed step.
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareCompressed(
+      const Bucket& bucket, std::optional<BucketSlices> slices,
+      Communicator& communicator);
   // FetchFromDevice and ForgetDevice.
   absl::Status LeaveDevice();
   Tensor MakeTensor(const ParameterSpec& parameter) const;

@@ -168,19 +168,13 @@ class PowerSgdExchange : public LowRankExchange<T> {
     }
     if (config_.pytorch) this->Average(second_.get(), second_count_);
     for (const Raw& raw : this->raws_) FinishRaw(raw);
-    std::vector<LowRankPass<T>> passes;
-    passes.reserve(this->matrices_.size());
-    for (const Matrix& matrix : this->matrices_) {
-      passes.push_back(this->Reconstruction(matrix));
-    }
-    PassOverRows(passes);
+    this->WriteAverages();
     for (const Matrix& matrix : this->matrices_) Stage(matrix);
   }
 
   void FinishRaw(const Raw& raw) {
     LowRankTensor<T>& tensor = raw.tensor;
     if (config_.pytorch) this->Average(raw.values, tensor.count);
-    WriteSpan(raw.values, raw.gradient);
     if (!tensor.keeps_error) return;
     T* x = tensor.next.x.data();
     for (int64_t j = 0; j < tensor.count; ++j) x[j] -= raw.values[j];

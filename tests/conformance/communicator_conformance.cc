@@ -331,6 +331,58 @@ TEST_P(CommunicatorConformance, ReduceScatterGivesEachRankItsSlice) {
   }
 }
 
+// Slices that lie in their buckets are exchanged without copies.
+TEST_P(CommunicatorConformance, ReduceScatterMayWriteToItsSliceOfTheInput) {
+  if (!GetParam().reduce_scatter) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        const auto inputs = FilledForAll(dtype, count * size, size);
+        auto data = inputs;
+        RunAll(group, [&](Communicator* comm, int rank) {
+          const Span all = data[rank].span();
+          return comm->ReduceScatter(all, all.Slice(rank * count, count));
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          const size_t width = SizeOf(dtype);
+          const char* own = data[rank].bytes().data() + rank * count * width;
+          Elements output(dtype, count);
+          std::copy_n(own, count * width,
+                      static_cast<char*>(output.span().data));
+          ExpectReduced(output, inputs, ReduceOp::kSum, dtype, rank * count,
+                        count);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CommunicatorConformance, AllGatherMayTakeItsSliceOfTheOutput) {
+  if (!GetParam().all_gather) GTEST_SKIP();
+  for (int size : GetParam().sizes) {
+    const Group group = GetParam().make_group(size, kTimeout);
+    for (DType dtype : kDTypes) {
+      for (int64_t count : kCounts) {
+        auto data = FilledForAll(dtype, count * size, size);
+        std::vector<char> expected;
+        for (int rank = 0; rank < size; ++rank) {
+          const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
+          const auto own = data[rank].bytes().begin() + rank * bytes;
+          expected.insert(expected.end(), own, own + bytes);
+        }
+        RunAll(group, [&](Communicator* comm, int rank) {
+          const Span all = data[rank].span();
+          return comm->AllGather(all.Slice(rank * count, count), all);
+        });
+        for (int rank = 0; rank < size; ++rank) {
+          ASSERT_EQ(data[rank].bytes(), expected);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CommunicatorConformance, AllToAllTransposesTheSlices) {
   if (!GetParam().all_to_all) GTEST_SKIP();
   for (int size : GetParam().sizes) {

@@ -51,6 +51,15 @@ struct HookCase {
   std::function<int64_t(const std::vector<ParameterSpec>& parameters,
                         const HookStep& step)>
       bucket_bytes;
+  // The same where each rank keeps its slice of the bucket's averages; null:
+  // the same bytes.
+  std::function<int64_t(const std::vector<ParameterSpec>& parameters,
+                        const HookStep& step)>
+      slice_bytes;
+  // Averages of slices have the bits of those of whole buckets, and leave the
+  // same behind. Otherwise, once the hook has started, they are within
+  // average_tolerance.
+  bool slices_are_exact = true;
   // What Hook::needs_frozen_layout() returns once the hook has started; before,
   // it returns false.
   bool freezes_layout = false;

@@ -66,7 +66,7 @@ struct RankBucket {
 
 RankBucket MakeBucket(const std::vector<ParameterSpec>& parameters,
                       const HookWorld::Buckets& buckets, size_t index,
-                      const Gradients& values) {
+                      const Gradients& values, int ranks) {
   RankBucket made;
   made.bucket.index = static_cast<int>(index);
   made.bucket.last = index + 1 == buckets.size();
@@ -77,7 +77,9 @@ RankBucket MakeBucket(const std::vector<ParameterSpec>& parameters,
     made.bucket.gradients.push_back({number, data.count, count});
     data.count += count;
   }
-  made.memory.resize(static_cast<size_t>(data.bytes()) + 1);
+  // Slices have padding, which is NaN in all types.
+  const Span padded = BucketSlices::Of(data, ranks).Padded(data);
+  made.memory.resize(static_cast<size_t>(padded.bytes()) + 1, '\xff');
   data.data = made.memory.data();
   char* out = made.memory.data();
   for (const int number : buckets[index]) {
@@ -278,7 +280,8 @@ bool HookWorld::on_device() const {
 void HookWorld::MoveToDevice(int rank, Bucket& bucket) {
   RankDevice& device = devices_[static_cast<size_t>(rank)];
   const auto index = static_cast<size_t>(bucket.index);
-  const auto bytes = static_cast<size_t>(bucket.data.bytes());
+  const auto bytes = static_cast<size_t>(
+      BucketSlices::Of(bucket.data, size()).Padded(bucket.data).bytes());
   // Some buckets start off the multiples of 16 bytes.
   const size_t offset = index % 4 * SizeOf(bucket.data.dtype);
   if (device.memory.size() <= index) device.memory.resize(index + 1);
@@ -324,14 +327,19 @@ int64_t HookWorld::collectives() const {
 bool HookWorld::Begin(size_t index, const std::vector<Gradients>& local,
                       Flight& flight) {
   for (const Gradients& own : local) {
-    flight.made.push_back(MakeBucket(parameters_, buckets_, index, own));
+    flight.made.push_back(
+        MakeBucket(parameters_, buckets_, index, own, size()));
   }
   for (size_t rank = 0; rank < hooks_.size(); ++rank) {
     RankBucket& made = flight.made[rank];
     made.bucket.data.data = made.memory.data();
     if (on_device()) MoveToDevice(static_cast<int>(rank), made.bucket);
     before_each_rank_(static_cast<int>(rank));
-    auto exchange = hooks_[rank]->Prepare(made.bucket, *communicators_[rank]);
+    Communicator& communicator = *communicators_[rank];
+    const BucketSlices slices = BucketSlices::Of(made.bucket.data, size());
+    auto exchange =
+        slices_ ? hooks_[rank]->PrepareSlice(made.bucket, slices, communicator)
+                : hooks_[rank]->Prepare(made.bucket, communicator);
     EXPECT_OK(exchange);
     if (!exchange.ok()) {
       AwaitDevices();
@@ -362,6 +370,10 @@ bool HookWorld::Advance(Flight& flight) {
 
 bool HookWorld::End(const Flight& flight, std::vector<Gradients>& results) {
   AwaitDevices();
+  if (slices_) {
+    EndSlices(flight, results);
+    return true;
+  }
   bool same = true;
   for (size_t rank = 0; rank < hooks_.size(); ++rank) {
     const Span& data = flight.made[rank].bucket.data;
@@ -371,6 +383,54 @@ bool HookWorld::End(const Flight& flight, std::vector<Gradients>& results) {
     ReadBucket(flight.made[rank].bucket, results[rank]);
   }
   return same;
+}
+
+void HookWorld::EndSlices(const Flight& flight,
+                          std::vector<Gradients>& results) {
+  Bucket whole = flight.made[0].bucket;
+  std::string memory(static_cast<size_t>(whole.data.bytes()), '\0');
+  const Span first = whole.data;
+  whole.data.data = memory.data();
+  const BucketSlices slices = BucketSlices::Of(first, size());
+  for (int rank = 0; rank < size(); ++rank) {
+    const Span own =
+        slices.Slice(flight.made[static_cast<size_t>(rank)].bucket.data, rank);
+    if (own.count == 0) continue;
+    std::memcpy(slices.Slice(whole.data, rank).data, own.data,
+                static_cast<size_t>(own.bytes()));
+  }
+  for (Gradients& of_rank : results) ReadBucket(whole, of_rank);
+}
+
+std::vector<BucketSlices> HookWorld::Slices() const {
+  std::vector<BucketSlices> slices;
+  for (const std::vector<int>& bucket : buckets_) {
+    Span data;
+    for (const int number : bucket) {
+      const ParameterSpec& parameter = parameters_[static_cast<size_t>(number)];
+      data.dtype = parameter.dtype;
+      data.count += parameter.count();
+    }
+    slices.push_back(BucketSlices::Of(data, size()));
+  }
+  return slices;
+}
+
+Gradients HookWorld::OwnSlices(const std::vector<Gradients>& by_rank) const {
+  Gradients own = by_rank[0];
+  const std::vector<BucketSlices> slices = Slices();
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    int64_t element = 0;
+    for (const int number : buckets_[bucket]) {
+      const auto parameter = static_cast<size_t>(number);
+      for (size_t i = 0; i < own[parameter].size(); ++i, ++element) {
+        const auto owner =
+            static_cast<size_t>(element / slices[bucket].each) % by_rank.size();
+        own[parameter][i] = by_rank[owner][parameter][i];
+      }
+    }
+  }
+  return own;
 }
 
 bool HookWorld::ExchangeBucket(size_t index,

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
 #include "client/device/emulated/emulated_runtime.h"
+#include "client/reduce/bucket_slices.h"
 #include "client/reduce/hook.h"
 
 namespace coxswain {
@@ -89,6 +90,16 @@ class HookWorld {
   // again.
   void Reconfigure(std::vector<ParameterSpec> parameters);
 
+  // Has each rank keep the averages of its own slice of each bucket only, from
+  // the next step on (Hook::PrepareSlice), or those of the whole bucket again.
+  // The results are then put together from the slices of their owners, and are
+  // the same for all ranks.
+  void KeepSlices(bool keep) { slices_ = keep; }
+  // Returns the same of results by rank: of each slice those of its owner.
+  Gradients OwnSlices(const std::vector<Gradients>& by_rank) const;
+  // Returns the slices of the buckets.
+  std::vector<BucketSlices> Slices() const;
+
   // Exchanges all buckets of a step without ending it. `local[r]` are rank
   // r's gradients. Checks that all ranks hold the same bits, and returns them.
   Gradients Exchange(const std::vector<Gradients>& local);
@@ -147,6 +158,8 @@ class HookWorld {
   bool Advance(Flight& flight);
   // Adds to the results by rank; returns whether the bits are the same on all.
   bool End(const Flight& flight, std::vector<Gradients>& results);
+  // The same where each rank keeps its slice.
+  void EndSlices(const Flight& flight, std::vector<Gradients>& results);
   // Begins, advances and ends one bucket, in `advances` calls of Advance at
   // most.
   bool ExchangeBucket(size_t index, const std::vector<Gradients>& local,
@@ -162,6 +175,7 @@ class HookWorld {
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::vector<std::unique_ptr<Hook>> hooks_;
   std::function<void(int)> before_each_rank_ = [](int) {};
+  bool slices_ = false;
 };
 
 }  // namespace coxswain

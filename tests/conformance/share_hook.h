@@ -28,6 +28,13 @@ class ShareHook : public WrapperHook {
     buckets_.back().share = share_;
     return inner().Prepare(buckets_.back(), communicator);
   }
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    buckets_.push_back(bucket);
+    buckets_.back().share = share_;
+    return inner().PrepareSlice(buckets_.back(), slices, communicator);
+  }
   absl::Status Commit() override {
     buckets_.clear();
     return WrapperHook::Commit();

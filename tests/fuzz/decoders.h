@@ -11,6 +11,7 @@ void FuzzHookSpec(absl::string_view input);
 void FuzzHookYaml(absl::string_view input);
 void FuzzHookState(absl::string_view input);
 void FuzzTrainingShard(absl::string_view input);
+void FuzzPieceTable(absl::string_view input);
 void FuzzManifest(absl::string_view input);
 void FuzzCheckpointFolder(absl::string_view input);
 void FuzzRecords(absl::string_view input);

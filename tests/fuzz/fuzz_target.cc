@@ -11,6 +11,7 @@ const std::vector<FuzzTarget>& FuzzTargets() {
       {"hook_yaml", FuzzHookYaml, 4'000},
       {"hook_state", FuzzHookState, 4'000},
       {"training_shard", FuzzTrainingShard, 10'000},
+      {"piece_table", FuzzPieceTable, 10'000},
       {"manifest", FuzzManifest, 5'000},
       {"checkpoint_folder", FuzzCheckpointFolder, 3'000},
       {"records", FuzzRecords, 20'000},
