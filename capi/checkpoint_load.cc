@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -12,6 +13,7 @@
 #include "capi/call.h"
 #include "capi/checkpoint_pieces.h"
 #include "capi/open_session.h"
+#include "capi/resumed_hooks.h"
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/resume/session_checkpoints.h"
 
@@ -113,6 +115,18 @@ absl::StatusOr<std::string> Newest(OpenSession& open) {
   return newest;
 }
 
+// Where each rank's own errors were saved, as many ranks load no shards but
+// their own and rank 0's. Of the pieces of the latter they have no use.
+void KeepOwn(const TrainingRank& me, TrainingState* state) {
+  if (state->own.size() != static_cast<size_t>(me.world_size)) return;
+  const std::string own = OwnPiece(me.rank, "");
+  for (auto it = state->blobs.begin(); it != state->blobs.end();) {
+    const bool stays = !absl::StartsWith(it->first, kOwnPieces) ||
+                       absl::StartsWith(it->first, own);
+    it = stays ? std::next(it) : state->blobs.erase(it);
+  }
+}
+
 absl::StatusOr<Loaded> Load(OpenSession& open, const std::string& which) {
   CheckpointClient& checkpoints = open.session->checkpoints();
   std::string wanted = which;
@@ -134,8 +148,16 @@ absl::StatusOr<Loaded> Load(OpenSession& open, const std::string& which) {
   COXSWAIN_ASSIGN_OR_RETURN(
       TrainingState state,
       LoadTrainingState(checkpoints, loaded.description.id, me));
+  KeepOwn(me, &state);
   loaded.state = std::make_shared<TrainingState>(std::move(state));
   return loaded;
+}
+
+absl::Status CheckLoaded(const OpenSession& open)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(open.checkpoints) {
+  if (open.loaded != nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "no checkpoint is loaded: call cx_checkpoint_load first");
 }
 
 void DescribePiece(const std::string& blob, const std::string& bytes,
@@ -225,6 +247,32 @@ cx_code cx_checkpoint_load(cx_session session, const char* which,
   });
 }
 
+cx_code cx_checkpoint_hook(cx_session session, const char* stream,
+                           cx_call* call) {
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string name, capi::StreamOf(stream));
+    std::shared_ptr<const coxswain::TrainingState> loaded;
+    {
+      coxswain::MutexLock lock(&open->checkpoints);
+      COXSWAIN_RETURN_IF_ERROR(capi::CheckLoaded(*open));
+      loaded = open->loaded;
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const auto state,
+                              capi::HookStateIn(*loaded, name));
+    const auto exchange = open->ExchangeOf(name);
+    if (exchange == nullptr) {
+      open->KeepResumed(name, state);
+      return absl::OkStatus();
+    }
+    capi::Work work;
+    work.run = [open, exchange, state]() {
+      return capi::LoadInto(*open, *state, *exchange);
+    };
+    return capi::Do(call, std::move(work));
+  });
+}
+
 cx_code cx_checkpoint_piece(cx_session session, int64_t index,
                             cx_piece_info* piece) {
   return capi::Guarded([&]() -> capi::Answer {
@@ -232,10 +280,7 @@ cx_code cx_checkpoint_piece(cx_session session, int64_t index,
     COXSWAIN_ASSIGN_OR_RETURN(const auto result,
                               capi::Result<cx_piece_info>::Of(piece, "piece"));
     coxswain::MutexLock lock(&open->checkpoints);
-    if (open->loaded == nullptr) {
-      return absl::FailedPreconditionError(
-          "no checkpoint is loaded: call cx_checkpoint_load first");
-    }
+    COXSWAIN_RETURN_IF_ERROR(capi::CheckLoaded(*open));
     const auto& blobs = open->loaded->blobs;
     if (index < 0) {
       return capi::InvalidArgument("index", absl::StrCat("is ", index));

@@ -14,6 +14,8 @@
 #include "capi/call.h"
 #include "capi/checkpoint_pieces.h"
 #include "capi/open_session.h"
+#include "capi/resumed_hooks.h"
+#include "client/reduce/hook_state.h"
 #include "client/resume/session_checkpoints.h"
 #include "hooks/plain_hook.h"
 #include "hooks/registry/planned_hook.h"
@@ -53,9 +55,10 @@ absl::StatusOr<std::vector<Piece>> PiecesOf(const cx_checkpoint& given,
           absl::StrCat(where, ".name"),
           absl::StrCat("has ", name.size(), " bytes, not 1 to ", kLongestName));
     }
-    if (absl::StartsWith(name, kOwnPieces)) {
-      return InvalidArgument(absl::StrCat(where, ".name"),
-                             absl::StrCat("begins with ", kOwnPieces));
+    if (absl::StartsWith(name, kOwnPieces) || IsHookPiece(name)) {
+      return InvalidArgument(
+          absl::StrCat(where, ".name"),
+          absl::StrCat("is \"", name, "\", which is the library's own"));
     }
     if ((piece.flags & ~uint64_t{CX_PIECE_OWN}) != 0) {
       return InvalidArgument(absl::StrCat(where, ".flags"),
@@ -119,27 +122,79 @@ absl::StatusOr<std::map<std::string, std::string>> MetadataOf(
   return metadata;
 }
 
+// What a stream exchanges by, for a copy.
+struct StreamHook {
+  std::unique_ptr<Hook> made;  // for this copy; may be null
+  const Hook* hook = nullptr;
+  schedule::Plan plan;
+  std::vector<ParameterSpec> parameters;
+};
+
 // Returns the hook of the plan after so many steps. Fails with
 // FAILED_PRECONDITION if it would have learned something.
-absl::StatusOr<std::unique_ptr<Hook>> HookAt(const schedule::Plan& plan,
-                                             int world_size, int64_t step) {
-  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook, MakePlannedHook(plan));
-  if (dynamic_cast<const PlainHook*>(hook.get()) == nullptr) {
+absl::StatusOr<StreamHook> HookAt(const schedule::Plan& plan, int world_size,
+                                  int64_t step) {
+  StreamHook train;
+  COXSWAIN_ASSIGN_OR_RETURN(train.made, MakePlannedHook(plan));
+  Hook& hook = *train.made;
+  if (dynamic_cast<const PlainHook*>(&hook) == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the plan's hook is ", hook->spec(),
-        ", whose state is not part of a checkpoint of the C interface: use "
-        "allreduce, fp16 or bf16"));
+        "the plan's hook is ", hook.spec(),
+        ", whose state is not known here, as the stream \"",
+        schedule::kTrainStream,
+        "\" exchanges nothing by it: call cx_exchange_open, or use allreduce, "
+        "fp16 or bf16"));
   }
-  COXSWAIN_RETURN_IF_ERROR(hook->Configure({}, world_size));
+  COXSWAIN_RETURN_IF_ERROR(hook.Configure({}, world_size));
   HookState state;
-  state.spec = hook->spec();
+  state.spec = hook.spec();
   state.step = step;
-  COXSWAIN_RETURN_IF_ERROR(hook->LoadOwn(state, /*error_scale=*/1));
-  return hook;
+  COXSWAIN_RETURN_IF_ERROR(hook.LoadOwn(state, /*error_scale=*/1));
+  train.hook = &hook;
+  train.plan = plan;
+  return train;
+}
+
+// Returns the hook that a stream exchanges by next.
+absl::StatusOr<StreamHook> HookOf(const OpenSession& open,
+                                  StreamExchange& exchange) {
+  StreamHook next;
+  COXSWAIN_ASSIGN_OR_RETURN(next.hook, exchange.SettledHook());
+  next.plan = open.plan();
+  next.parameters = exchange.stream().parameters();
+  if (next.plan.SameHook(exchange.stream().plan())) return next;
+  // The ranks change over to it with their next exchange.
+  COXSWAIN_ASSIGN_OR_RETURN(next.made, MakePlannedHook(next.plan));
+  COXSWAIN_RETURN_IF_ERROR(
+      next.made->Configure(next.parameters, open.session->world_size()));
+  if (next.plan.terms.hook_state == schedule::HookStatePolicy::kCarry) {
+    COXSWAIN_ASSIGN_OR_RETURN(const HookState own, next.hook->SaveOwn());
+    COXSWAIN_RETURN_IF_ERROR(next.made->LoadOwn(own, /*error_scale=*/1));
+  }
+  next.hook = next.made.get();
+  return next;
+}
+
+absl::StatusOr<StreamHook> TrainHook(const OpenSession& open, int64_t step) {
+  const auto exchange = open.ExchangeOf(schedule::kTrainStream);
+  if (exchange != nullptr) return HookOf(open, *exchange);
+  return HookAt(open.plan(), open.session->world_size(), step);
+}
+
+// Adds this rank's own states of the hooks of the other streams.
+absl::Status AddHooks(const OpenSession& open, AsyncCheckpoint::Blobs* blobs) {
+  for (const auto& [stream, exchange] : open.exchanges()) {
+    if (stream == schedule::kTrainStream) continue;
+    COXSWAIN_ASSIGN_OR_RETURN(const StreamHook next, HookOf(open, *exchange));
+    COXSWAIN_ASSIGN_OR_RETURN(const HookState own, next.hook->SaveOwn());
+    (*blobs)[OwnPiece(open.session->rank(), HookPiece(stream))] =
+        SerializeHookState(own);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Save(OpenSession& open, const cx_checkpoint& given) {
-  if (given.flags != 0) {
+  if ((given.flags & ~uint64_t{CX_CHECKPOINT_OWN_ERRORS}) != 0) {
     return InvalidArgument("flags", "has one that does not exist");
   }
   if (given.step < 0 || given.step > schedule::kMaxStep) {
@@ -148,32 +203,37 @@ absl::Status Save(OpenSession& open, const cx_checkpoint& given) {
   if (given.keep_last < 0 || given.keep_every < 0) {
     return InvalidArgument("keep_last or keep_every", "is below 0");
   }
-  const schedule::Plan plan = open.plan();
   AsyncCheckpoint::Source source;
   source.step = given.step;
   COXSWAIN_ASSIGN_OR_RETURN(source.reason, TextOf(given.reason, "reason"));
   COXSWAIN_ASSIGN_OR_RETURN(source.metadata, MetadataOf(given));
-  source.metadata["plan_version"] = absl::StrCat(plan.version);
+  source.metadata["plan_version"] = absl::StrCat(open.plan().version);
   source.metadata[absl::StrCat(kPosition, schedule::kTrainStream)] =
       absl::StrCat(given.step);
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
                             PiecesOf(given, open.session->rank()));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Hook> hook,
-      HookAt(plan, open.session->world_size(), given.step));
-  source.hook = hook.get();
-  source.make_hook = [plan] { return MakePlannedHook(plan); };
+  COXSWAIN_ASSIGN_OR_RETURN(const StreamHook train,
+                            TrainHook(open, given.step));
+  source.hook = train.hook;
+  source.make_hook = [plan = train.plan] { return MakePlannedHook(plan); };
+  source.parameters = train.parameters;
   source.ranks_have_blobs = true;
   source.fill_blobs = [&](AsyncCheckpoint::Blobs* blobs) {
-    return Fill(pieces, blobs);
+    COXSWAIN_RETURN_IF_ERROR(Fill(pieces, blobs));
+    return AddHooks(open, blobs);
   };
   MutexLock lock(&open.checkpoints);
   if (open.saver == nullptr) {
     AsyncCheckpoint::Options options = SaverOf(*open.session);
+    options.own_errors = (given.flags & CX_CHECKPOINT_OWN_ERRORS) != 0;
+    open.saver_flags = given.flags;
     options.retention.keep_last = given.keep_last;
     options.retention.keep_every = given.keep_every;
     open.saver = std::make_unique<AsyncCheckpoint>(open.session->checkpoints(),
                                                    std::move(options));
+  }
+  if (open.saver_flags != given.flags) {
+    return InvalidArgument("flags", "differ from those of the save before");
   }
   return open.saver->Snapshot(source);
 }

@@ -575,6 +575,46 @@ CX_API cx_code cx_hook_save(cx_session session, const char* stream,
 CX_API cx_code cx_hook_load(cx_session session, const char* stream,
                             const cx_bytes* parts, size_t part_count);
 
+// For processes that outlive a generation, by cx_rejoin: what a rank's hook
+// remembers goes along.
+//
+// Returns what this rank's hook of a stream remembers, its own errors among
+// it, at the end of a generation, however that has ended, and before cx_close.
+// The stream exchanges nothing after it. `undo_last` other than 0: the program
+// has not taken the step that was decided last, which is undone in the hook,
+// too. What is returned stays valid until cx_close. CX_DEADLINE_EXCEEDED: an
+// exchange that was under way has not ended.
+CX_API cx_code cx_hook_release(cx_session session, const char* stream,
+                               int32_t undo_last, const void** state,
+                               size_t* state_size, cx_call* call);
+
+enum {
+  // The program's own state is that of another rank, which was ahead.
+  CX_HOOK_BEHIND = 1,
+  // This rank has taken part in all steps that the ranks go on from.
+  CX_HOOK_TOOK_PART = 2
+};
+// What a rank brings to a generation.
+typedef struct cx_hook_standing {
+  size_t size;
+  uint64_t flags;
+  const void* state;   // what cx_hook_release returned in the last generation
+  size_t state_size;   // that the hook went on in; 0: there was none
+  int32_t world_size;  // of that one
+  int32_t reserved;
+} cx_hook_standing;
+// Has the hook of a stream go on in a new generation, with as many ranks or
+// others: what all have alike is that of one rank, and each keeps its own
+// errors, so scaled that they keep their weight in the mean. All ranks call it
+// together, after cx_exchange_open and before the first step; those that are
+// new without a state. `*error_scale` is what this rank's errors were
+// multiplied by; 0: it begins without. Where the plan has another hook by now,
+// which cannot or must not go on (hook_state=reset), that begins anew, which is
+// logged. docs/elastic.md.
+CX_API cx_code cx_hook_recover(cx_session session, const char* stream,
+                               const cx_hook_standing* standing,
+                               double* error_scale, cx_call* call);
+
 // ---- a hook of the program's own: since 1.4 ----
 
 // Functions that average a bucket over the ranks. Once registered the hook can
@@ -743,8 +783,9 @@ CX_API cx_code cx_all_gather(cx_session session, const void* input,
 enum { CX_PIECE_OWN = 1 };  // each rank has its own piece of this name
 // Named bytes. Those of one name that follow each other, on one rank, are
 // joined. A piece without CX_PIECE_OWN is the same on all ranks, and rank 0's
-// is saved. Names have 1 to 512 bytes. Programs of the C++ library call their
-// model ".model", their optimizer ".optimizer" and their record "elastic".
+// is saved. Names have 1 to 512 bytes; those that begin with "rank/" or
+// ".hook/" are the library's own. Programs of the C++ library call their model
+// ".model", their optimizer ".optimizer" and their record "elastic".
 typedef struct cx_piece {
   const char* name;
   const void* data;
@@ -752,9 +793,15 @@ typedef struct cx_piece {
   uint64_t flags;
 } cx_piece;
 
+enum {
+  // Each rank's own errors of a hook are saved, in place of their mean:
+  // training
+  // goes on bit by bit on as many ranks. As many times the bytes.
+  CX_CHECKPOINT_OWN_ERRORS = 1
+};
 typedef struct cx_checkpoint {
   size_t size;
-  uint64_t flags;              // 0
+  uint64_t flags;              // the same for all of a session
   int64_t step;                // optimizer steps done: the same on all ranks
   const char* reason;          // for the log
   const cx_setting* metadata;  // the same on all ranks; shown by `coxswain
@@ -766,14 +813,16 @@ typedef struct cx_checkpoint {
   int32_t reserved;
 } cx_checkpoint;
 
-// Copies the pieces, and saves them while the program goes on; all ranks call
-// it after the same step, such as one whose decision asks for it. One save is
-// in progress at a time, and one more may wait; a newer one takes the place of
-// the one that waits. What becomes of it is in the log, and cx_checkpoint_saved
-// has it. An error returned here is this rank's, and makes the save of this
-// step fail on all of them, unless it is one of these:
+// Copies the pieces, and what the hooks of the session's streams remember, and
+// saves them while the program goes on; all ranks call it after the same step,
+// such as one whose decision asks for it. One save is in progress at a time,
+// and one more may wait; a newer one takes the place of the one that waits.
+// What becomes of it is in the log, and cx_checkpoint_saved has it. An error
+// returned here is this rank's, and makes the save of this step fail on all of
+// them, unless it is one of these:
 //   CX_INVALID_ARGUMENT     the other ranks wait for this one
-//   CX_FAILED_PRECONDITION  the plan's hook has a state, such as powersgd's
+//   CX_FAILED_PRECONDITION  the plan's hook has a state, such as powersgd, and
+//                           the stream "train" does not exchange by it
 CX_API cx_code cx_checkpoint_save(cx_session session,
                                   const cx_checkpoint* checkpoint);
 
@@ -816,7 +865,8 @@ CX_API cx_code cx_checkpoint_at(cx_session session, int64_t index,
 
 // Loads a checkpoint, of any number of ranks, for cx_checkpoint_piece: `which`
 // as for cx_checkpoint_find. With "newest" all ranks call it, and load the same
-// one. Replaces what was loaded before; `info` may be NULL.
+// one. Replaces what was loaded before; `info` may be NULL. Of a checkpoint
+// with each rank's own errors, as many ranks have no pieces of the other ranks.
 //   CX_NOT_FOUND  there is none
 //   CX_DATA_LOSS  what is stored is damaged, or no training state
 CX_API cx_code cx_checkpoint_load(cx_session session, const char* which,
@@ -836,6 +886,13 @@ typedef struct cx_piece_info {
 // is loaded.
 CX_API cx_code cx_checkpoint_piece(cx_session session, int64_t index,
                                    cx_piece_info* piece);
+// Has the hook of a stream go on with what was loaded: at once or, if the
+// stream is not open, by cx_exchange_open. Before the stream's first step.
+//   CX_NOT_FOUND            it has no state of that stream
+//   CX_FAILED_PRECONDITION  it is of another hook or model, which stays as it
+//                           was; or nothing is loaded
+CX_API cx_code cx_checkpoint_hook(cx_session session, const char* stream,
+                                  cx_call* call);
 // Frees what was loaded.
 CX_API cx_code cx_checkpoint_release(cx_session session);
 

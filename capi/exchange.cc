@@ -2,6 +2,7 @@
 
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,13 +11,38 @@
 #include "base/status_macros.h"
 #include "capi/call.h"
 #include "capi/open_session.h"
-#include "client/reduce/hook_state.h"
+#include "capi/resumed_hooks.h"
 #include "hooks/registry/planned_hook.h"
 
 namespace coxswain::capi {
 
+absl::Status StreamExchange::NoteDecision(bool commit) {
+  COXSWAIN_RETURN_IF_ERROR(stream_->CheckExchanged());
+  decided_ = commit;
+  return commit ? absl::OkStatus() : Settle();
+}
+
+absl::Status StreamExchange::Settle() {
+  const std::optional<bool> decided = std::exchange(decided_, std::nullopt);
+  return decided.has_value() ? stream_->End(*decided) : absl::OkStatus();
+}
+
+absl::StatusOr<Hook*> StreamExchange::SettledHook() {
+  COXSWAIN_RETURN_IF_ERROR(Settle());
+  return stream_->hook();
+}
+
+absl::StatusOr<HookState> StreamExchange::Release(bool undo_last,
+                                                  absl::Duration limit) {
+  const bool commit =
+      !undo_last && std::exchange(decided_, std::nullopt).value_or(false);
+  return stream_->Release(
+      commit, absl::AbortedError("the generation has ended"), limit);
+}
+
 absl::Status StreamExchange::ChangeParameters(
     uint64_t hash, std::vector<ParameterSpec> parameters) {
+  COXSWAIN_RETURN_IF_ERROR(Settle());
   COXSWAIN_RETURN_IF_ERROR(stream_->ChangeParameters(std::move(parameters)));
   parameters_ = hash;
   return absl::OkStatus();
@@ -24,6 +50,7 @@ absl::Status StreamExchange::ChangeParameters(
 
 absl::Status StreamExchange::Begin(const schedule::Plan& plan,
                                    schedule::Ticket* ticket) {
+  COXSWAIN_RETURN_IF_ERROR(Settle());
   COXSWAIN_RETURN_IF_ERROR(stream_->Follow(plan));
   saved_ = std::string();  // may be as large as the model
   const uint64_t given = ticket->layout != 0 ? ticket->layout : parameters_;
@@ -32,10 +59,6 @@ absl::Status StreamExchange::Begin(const schedule::Plan& plan,
   return absl::OkStatus();
 }
 
-namespace {
-
-// Returns the coordinator's reason for an error of a collective, which names
-// the rank that was lost.
 absl::Status Explained(Session& session, const absl::Status& status) {
   // These are not of the generation.
   if (absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) ||
@@ -45,6 +68,18 @@ absl::Status Explained(Session& session, const absl::Status& status) {
   }
   return Explain(session, status);
 }
+
+absl::StatusOr<std::shared_ptr<StreamExchange>> FindExchange(
+    const OpenSession& open, const char* stream) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string name, StreamOf(stream));
+  auto found = open.ExchangeOf(name);
+  if (found != nullptr) return found;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the stream \"", name,
+                   "\" exchanges no gradients: call cx_exchange_open first"));
+}
+
+namespace {
 
 absl::Status OpenExchange(OpenSession& open, const std::string& stream,
                           std::vector<ParameterSpec> parameters) {
@@ -69,19 +104,10 @@ absl::Status OpenExchange(OpenSession& open, const std::string& stream,
   COXSWAIN_ASSIGN_OR_RETURN(
       auto made, BucketStream::Create(std::move(options), std::move(parameters),
                                       open.plan()));
-  return open.AddExchange(
-      stream, std::make_shared<StreamExchange>(*std::move(group), hash,
-                                               std::move(made)));
-}
-
-absl::StatusOr<std::shared_ptr<StreamExchange>> FindExchange(
-    const OpenSession& open, const char* stream) {
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string name, StreamOf(stream));
-  auto found = open.ExchangeOf(name);
-  if (found != nullptr) return found;
-  return absl::FailedPreconditionError(
-      absl::StrCat("the stream \"", name,
-                   "\" exchanges no gradients: call cx_exchange_open first"));
+  const auto exchange = std::make_shared<StreamExchange>(*std::move(group),
+                                                         hash, std::move(made));
+  COXSWAIN_RETURN_IF_ERROR(LoadResumed(open, stream, *exchange));
+  return open.AddExchange(stream, exchange);
 }
 
 absl::StatusOr<Bucket> BucketOf(const cx_bucket& given) {
@@ -124,21 +150,6 @@ class ExchangeCall : public Call {
   const std::shared_ptr<StreamExchange> exchange_;
 };
 
-absl::StatusOr<HookState> Merged(const cx_bytes* parts, size_t count) {
-  if (count > 0) COXSWAIN_RETURN_IF_ERROR(CheckPresent(parts, "parts"));
-  std::vector<HookState> parsed;
-  for (size_t i = 0; i < count; ++i) {
-    const std::string where = absl::StrCat("parts[", i, "]");
-    COXSWAIN_RETURN_IF_ERROR(CheckPresent(parts[i].data, where));
-    COXSWAIN_ASSIGN_OR_RETURN(
-        parsed.emplace_back(),
-        ParseHookState(
-            {static_cast<const char*>(parts[i].data), parts[i].size}));
-  }
-  if (parsed.empty()) return InvalidArgument("parts", "has none");
-  return MergeHookStates(std::move(parsed));
-}
-
 }  // namespace
 }  // namespace coxswain::capi
 
@@ -170,6 +181,7 @@ cx_code cx_exchange_bucket(cx_session session, const char* stream,
     COXSWAIN_ASSIGN_OR_RETURN(auto handed, capi::BucketOf(given));
     COXSWAIN_ASSIGN_OR_RETURN(const auto exchange,
                               capi::FindExchange(*open, stream));
+    COXSWAIN_RETURN_IF_ERROR(exchange->Settle());
     return exchange->stream().Add(std::move(handed));
   });
 }
@@ -182,48 +194,5 @@ cx_code cx_exchange_wait(cx_session session, const char* stream,
                               capi::FindExchange(*open, stream));
     return capi::Await(call,
                        std::make_shared<capi::ExchangeCall>(open, exchange));
-  });
-}
-
-cx_code cx_hook_save(cx_session session, const char* stream, int32_t whole,
-                     const void** state, size_t* state_size, cx_call* call) {
-  return capi::Guarded(call, [&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
-    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(state, "state"));
-    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(state_size, "state_size"));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto exchange,
-                              capi::FindExchange(*open, stream));
-    const auto saved = std::make_shared<std::string>();
-    capi::Work work;
-    work.run = [open, exchange, whole, saved]() -> absl::Status {
-      coxswain::BucketStream& of = exchange->stream();
-      const auto made = whole != 0 ? of.SaveWhole() : of.SaveShard();
-      if (!made.ok()) return capi::Explained(*open->session, made.status());
-      *saved = coxswain::SerializeHookState(*made);
-      return absl::OkStatus();
-    };
-    work.deliver = [exchange, saved, state, state_size]() {
-      const std::string& kept = exchange->KeepState(std::move(*saved));
-      *state = kept.data();
-      *state_size = kept.size();
-      return absl::OkStatus();
-    };
-    work.cancel = [open, exchange](const absl::Status& why) {
-      exchange->stream().Abort(why);
-      return false;
-    };
-    return capi::Do(call, std::move(work));
-  });
-}
-
-cx_code cx_hook_load(cx_session session, const char* stream,
-                     const cx_bytes* parts, size_t part_count) {
-  return capi::Guarded([&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto exchange,
-                              capi::FindExchange(*open, stream));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto state,
-                              capi::Merged(parts, part_count));
-    return exchange->stream().LoadState(state);
   });
 }

@@ -62,6 +62,10 @@ class OpenSession {
     const auto found = exchanges_.find(stream);
     return found == exchanges_.end() ? nullptr : found->second;
   }
+  std::map<std::string, std::shared_ptr<StreamExchange>> exchanges() const {
+    MutexLock lock(&mutex_);
+    return exchanges_;
+  }
   // End all of them with this error, and wait until none uses memory of the
   // caller. AwaitExchanges fails with DEADLINE_EXCEEDED after `limit`.
   void AbortExchanges(const absl::Status& why);
@@ -80,26 +84,37 @@ class OpenSession {
   // One of them was cancelled: peers may have done it, and there are no more.
   std::atomic<bool> collectives_over{false};
 
+  // Keep what the hook of a stream goes on with, until cx_exchange_open makes
+  // it. TakeResumed returns null if there is nothing.
+  void KeepResumed(const std::string& stream,
+                   std::shared_ptr<const TrainingState> state) {
+    MutexLock lock(&mutex_);
+    resumed_[stream] = std::move(state);
+  }
+  std::shared_ptr<const TrainingState> TakeResumed(const std::string& stream) {
+    MutexLock lock(&mutex_);
+    const auto found = resumed_.extract(stream);
+    return found.empty() ? nullptr : found.mapped();
+  }
+
   // Held through each copy for a checkpoint.
   Mutex checkpoints;
   // Null until the first one is saved; then it stays.
   std::unique_ptr<AsyncCheckpoint> saver ABSL_GUARDED_BY(checkpoints);
+  // The flags that it was made with.
+  uint64_t saver_flags ABSL_GUARDED_BY(checkpoints) = 0;
   // Whose pieces the caller reads; null: none.
   std::shared_ptr<const TrainingState> loaded ABSL_GUARDED_BY(checkpoints);
   // How often the ranks have agreed on which one is the newest.
   int64_t agreements ABSL_GUARDED_BY(checkpoints) = 0;
 
  private:
-  using Exchanges = std::map<std::string, std::shared_ptr<StreamExchange>>;
-
-  Exchanges exchanges() const {
-    MutexLock lock(&mutex_);
-    return exchanges_;
-  }
-
   mutable Mutex mutex_;
   schedule::Plan plan_ ABSL_GUARDED_BY(mutex_);
-  Exchanges exchanges_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<StreamExchange>> exchanges_
+      ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<const TrainingState>> resumed_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns all sessions that are open. Never destroyed.

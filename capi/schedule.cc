@@ -114,7 +114,7 @@ Answer Decide(const std::shared_ptr<OpenSession>& open,
   work.deliver = [open, exchange, decision, result]() -> absl::Status {
     if (decision->plan.has_value()) open->Follow(*decision->plan);
     if (exchange != nullptr) {
-      COXSWAIN_RETURN_IF_ERROR(exchange->stream().End(decision->commit));
+      COXSWAIN_RETURN_IF_ERROR(exchange->NoteDecision(decision->commit));
     }
     FillDecision(std::move(*decision), *open, result);
     return absl::OkStatus();

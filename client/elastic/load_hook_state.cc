@@ -37,14 +37,19 @@ absl::Status CheckElasticHook(const ElasticGeneration& generation,
 absl::Status LoadHookState(const ElasticGeneration& generation,
                            const schedule::Plan& plan, Hook* hook) {
   if (!generation.hook_state) return absl::OkStatus();
-  const HookState& state = *generation.hook_state;
+  return LoadHookState(*generation.hook_state, generation.error_scale, plan,
+                       hook);
+}
+
+absl::Status LoadHookState(const HookState& state, double error_scale,
+                           const schedule::Plan& plan, Hook* hook) {
   const bool resets =
       plan.terms.hook_state == schedule::HookStatePolicy::kReset;
   if (resets && state.spec != hook->spec()) {
     WarnDropped(state, *hook, "the plan has hook_state=reset");
     return absl::OkStatus();
   }
-  const absl::Status loaded = hook->LoadOwn(state, generation.error_scale);
+  const absl::Status loaded = hook->LoadOwn(state, error_scale);
   if (!absl::IsFailedPrecondition(loaded)) return loaded;
   WarnDropped(state, *hook, loaded.message());
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "client/elastic/elastic_run.h"
 #include "client/reduce/hook.h"
+#include "client/reduce/hook_state.h"
 #include "schedule/plan.h"
 
 namespace coxswain {
@@ -23,6 +24,9 @@ absl::Status CheckElasticHook(const ElasticGeneration& generation,
 // without, which is logged; as the ranks have the same state but for their
 // errors, all decide alike. Fails as Hook::LoadOwn otherwise.
 absl::Status LoadHookState(const ElasticGeneration& generation,
+                           const schedule::Plan& plan, Hook* hook);
+// The same, of a state and the scale of its errors.
+absl::Status LoadHookState(const HookState& state, double error_scale,
                            const schedule::Plan& plan, Hook* hook);
 
 }  // namespace coxswain

@@ -145,35 +145,21 @@ void WarnOfLooseBytes(RecoveryPlan* plan) {
                    "latter's"));
 }
 
-void PlanHook(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
-  plan->copies_hook.resize(facts.size());
-  plan->keeps_errors.resize(facts.size());
-  const auto size = static_cast<int>(facts.size());
-  for (int rank = 0; rank < size; ++rank) {
-    if (plan->copies[rank] || facts[rank].hook_world == 0) continue;
-    if (plan->hook_source < 0 ||
-        facts[rank].hook_step > facts[plan->hook_source].hook_step) {
-      plan->hook_source = rank;
-    }
-  }
-  if (plan->hook_source < 0) return;
-  const RankFacts& source = facts[plan->hook_source];
-  int64_t keep = 0;
-  int64_t shares = 0;  // that the errors had, when nothing was lost of them
-  for (int rank = 0; rank < size; ++rank) {
+HookRecoveryPlan PlanHookRecoveryOf(const std::vector<RankFacts>& facts,
+                                    const RecoveryPlan& plan) {
+  const RankFacts& source = facts[plan.source];
+  std::vector<HookFacts> hooks(facts.size());
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
     const RankFacts& one = facts[rank];
-    plan->copies_hook[rank] =
-        one.hook_world == 0 || one.hook_shared != source.hook_shared;
-    plan->copies_any_hook |= plan->copies_hook[rank];
-    // It has taken part in all steps that the state consists of.
-    plan->keeps_errors[rank] = one.hook_world > 0 &&
-                               one.lineage == facts[plan->source].lineage &&
-                               one.recovered >= facts[plan->source].trained;
-    if (!plan->keeps_errors[rank]) continue;
-    ++keep;
-    shares = std::max(shares, one.hook_world);
+    hooks[rank].world = one.hook_world;
+    hooks[rank].step = one.hook_step;
+    hooks[rank].shared = one.hook_shared;
+    hooks[rank].behind = plan.copies[rank] ? 1 : 0;
+    const bool took_part =
+        one.lineage == source.lineage && one.recovered >= source.trained;
+    hooks[rank].took_part = took_part ? 1 : 0;
   }
-  plan->lost_errors = keep < shares;
+  return PlanHookRecovery(hooks);
 }
 
 }  // namespace
@@ -203,7 +189,7 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
   COXSWAIN_RETURN_IF_ERROR(CheckSameBits(facts, plan.source, same));
   WarnOfLineages(facts, firsts, &plan);
   WarnOfLooseBytes(&plan);
-  PlanHook(facts, &plan);
+  plan.hook = PlanHookRecoveryOf(facts, plan);
   return plan;
 }
 

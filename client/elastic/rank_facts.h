@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
+#include "client/elastic/hook_recovery.h"
 
 namespace coxswain {
 
@@ -35,9 +36,8 @@ struct RankFacts {
   int64_t digest = 0;
   // Hash of ElasticState::LooseBytes; ranks may differ in it.
   int64_t loose = 0;
-  // Of its hook: 0 without a state of one. `shared` is of what all ranks have
-  // alike.
-  int64_t hook_world = 0;  // that its errors are scaled for
+  // Of its hook: see HookFacts.
+  int64_t hook_world = 0;
   int64_t hook_step = 0;
   int64_t hook_shared = 0;
 };
@@ -55,15 +55,7 @@ struct RecoveryPlan {
   // Has the source's state, but for the loose bytes, which it takes over.
   bool copies_any_loose = false;
   std::vector<bool> copies_loose;
-  // The rank whose hook's state is copied to those that have none, or another
-  // one; -1: no rank has any.
-  int hook_source = -1;
-  bool copies_any_hook = false;
-  std::vector<bool> copies_hook;
-  // Keeps its own errors, scaled for the new world.
-  std::vector<bool> keeps_errors;
-  // Some of the errors that belong to the hook's state are lost.
-  bool lost_errors = false;
+  HookRecoveryPlan hook;
   // For display: the training that is lost.
   std::vector<std::string> warnings;
 };

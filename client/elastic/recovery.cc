@@ -14,7 +14,7 @@
 #include "base/status_prefix.h"
 #include "client/comm/communicator.h"
 #include "client/elastic/broadcast_bytes.h"
-#include "client/elastic/hook_errors.h"
+#include "client/elastic/hook_recovery.h"
 #include "client/elastic/rank_facts.h"
 #include "client/reduce/root_broadcast.h"
 
@@ -114,9 +114,6 @@ class Recovery {
   absl::Status CopyTensorsAndBytes();
   absl::Status CheckCopies();
   absl::Status CopyLoose();
-  absl::Status CopyHook();
-  void TakeHook(const HookState& shared);
-  double ErrorScale() const;
   // The peers wait for collectives that this rank will not start.
   absl::Status Fail(absl::string_view what, const absl::Status& status);
 
@@ -127,8 +124,6 @@ class Recovery {
   const size_t rank_;
   std::vector<RankFacts> facts_;
   RecoveryPlan plan_;
-  // For this generation; unset where no rank has any.
-  std::optional<HookState> hook_state_;
 };
 
 absl::StatusOr<Recovered> Recovery::Run(int64_t generation) {
@@ -139,15 +134,22 @@ absl::StatusOr<Recovered> Recovery::Run(int64_t generation) {
   standing_.has_state = true;
   standing_.lineage = source.lineage;
   standing_.trained = source.trained;
-  COXSWAIN_RETURN_IF_ERROR(CopyHook());
+  HookRecovery hook;
+  hook.plan = plan_.hook;
+  hook.own = &standing_.hook_state;
+  hook.own_world = standing_.hook_world;
+  hook.max_bytes = options_.max_bytes;
+  hook.timeout = options_.timeout;
+  COXSWAIN_ASSIGN_OR_RETURN(RecoveredHook recovered_hook,
+                            RecoverHook(communicator_, hook));
   Recovered recovered;
   recovered.step = state_.step();
   if (plan_.copies_any) recovered.source = plan_.source;
   recovered.copied = plan_.copies[rank_];
   recovered.began = source.has_state == 0;
   recovered.warnings = plan_.warnings;
-  recovered.error_scale = ErrorScale();
-  recovered.hook_state = std::move(hook_state_);
+  recovered.error_scale = recovered_hook.error_scale;
+  recovered.hook_state = std::move(recovered_hook.state);
   standing_.recovered = generation;
   return recovered;
 }
@@ -171,11 +173,11 @@ absl::StatusOr<RankFacts> Recovery::Facts() {
     COXSWAIN_ASSIGN_OR_RETURN(const uint64_t digest, state_.Digest());
     facts.digest = static_cast<int64_t>(digest);
   }
-  if (standing_.hook_state) {
-    facts.hook_world = standing_.hook_world;
-    facts.hook_step = standing_.hook_state->step;
-    facts.hook_shared = SharedChecksum(*standing_.hook_state);
-  }
+  const HookFacts hook =
+      HookFactsOf(standing_.hook_state, standing_.hook_world);
+  facts.hook_world = hook.world;
+  facts.hook_step = hook.step;
+  facts.hook_shared = hook.shared;
   return facts;
 }
 
@@ -271,48 +273,6 @@ absl::Status Recovery::CopyLoose() {
   // Last, as the backup of a rank in step does not have them.
   const absl::Status loaded = state_.LoadLooseBytes(bytes);
   return loaded.ok() ? loaded : Fail("loading a peer's counters", loaded);
-}
-
-absl::Status Recovery::CopyHook() {
-  if (plan_.hook_source < 0) return absl::OkStatus();
-  const bool is_source = static_cast<int>(rank_) == plan_.hook_source;
-  if (!plan_.copies_any_hook) {
-    hook_state_ = standing_.hook_state;
-    return absl::OkStatus();
-  }
-  std::string bytes;
-  if (is_source) bytes = SerializeHookState(*standing_.hook_state);
-  const bool copies = plan_.copies_hook[rank_];
-  COXSWAIN_ASSIGN_OR_RETURN(
-      bytes, BroadcastBytes(communicator_, bytes, plan_.hook_source, copies,
-                            options_.max_bytes, options_.timeout));
-  if (!copies) {
-    hook_state_ = standing_.hook_state;
-    return absl::OkStatus();
-  }
-  absl::StatusOr<HookState> shared = ParseHookState(bytes);
-  if (!shared.ok()) return Fail("reading the hook's state", shared.status());
-  TakeHook(*shared);
-  return absl::OkStatus();
-}
-
-void Recovery::TakeHook(const HookState& shared) {
-  const bool keeps = plan_.keeps_errors[rank_] && standing_.hook_state &&
-                     standing_.hook_state->spec == shared.spec;
-  // Without errors of its own it takes the source's, times zero: their
-  // names show a hook what it would have.
-  hook_state_ = keeps ? WithErrorsOf(shared, *standing_.hook_state) : shared;
-  plan_.keeps_errors[rank_] = keeps;
-}
-
-double Recovery::ErrorScale() const {
-  if (!hook_state_) return 1;
-  if (!plan_.keeps_errors[rank_]) return 0;
-  const double scale = static_cast<double>(facts_.size()) /
-                       static_cast<double>(standing_.hook_world);
-  // The hook would drop them anyway; all ranks ask for it.
-  const bool drops = plan_.lost_errors || scale != 1;
-  return drops && ErrorsBelongTogether(*hook_state_) ? 0 : scale;
 }
 
 absl::Status Recovery::Fail(absl::string_view what,

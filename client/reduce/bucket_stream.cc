@@ -190,15 +190,18 @@ absl::Status BucketStream::CheckComplete() const {
       "have no gradient?"));
 }
 
+absl::Status BucketStream::CheckExchanged() const {
+  MutexLock lock(&mutex_);
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (state_ != State::kOpen) return absl::OkStatus();
+  return absl::FailedPreconditionError("the exchange has not been waited for");
+}
+
 absl::Status BucketStream::End(bool commit) {
+  COXSWAIN_RETURN_IF_ERROR(CheckExchanged());
   State state;
   {
     MutexLock lock(&mutex_);
-    COXSWAIN_RETURN_IF_ERROR(status_);
-    if (state_ == State::kOpen) {
-      return absl::FailedPreconditionError(
-          "the exchange has not been waited for");
-    }
     state = std::exchange(state_, State::kIdle);
   }
   if (state == State::kIdle) return absl::OkStatus();
@@ -249,6 +252,41 @@ absl::Status BucketStream::LoadState(const HookState& state) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle());
   return hook_->LoadState(state, options_.communicator->rank(),
                           options_.communicator->size());
+}
+
+absl::StatusOr<Hook*> BucketStream::hook() {
+  COXSWAIN_RETURN_IF_ERROR(CheckIdle());
+  return hook_.get();
+}
+
+absl::StatusOr<HookState> BucketStream::Release(bool commit,
+                                                const absl::Status& reason,
+                                                absl::Duration limit) {
+  bool busy = false;
+  {
+    MutexLock lock(&mutex_);
+    busy = exchanging_;
+  }
+  // Peers may still read the step's last data from this rank.
+  (void)(busy ? Fail(reason) : Keep(reason));
+  State state;
+  {
+    MutexLock lock(&mutex_);
+    const bool ended = changed_.WaitFor(
+        &mutex_, limit,
+        [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !exchanging_; });
+    if (!ended) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "an exchange has not ended ", absl::FormatDuration(limit),
+          " after it was aborted, so what its hook remembers is unknown"));
+    }
+    state = std::exchange(state_, State::kIdle);
+  }
+  if (state != State::kIdle) {
+    if (commit) COXSWAIN_RETURN_IF_ERROR(hook_->Commit());
+    if (!commit) hook_->Rollback();
+  }
+  return hook_->SaveOwn();
 }
 
 void BucketStream::Abort(const absl::Status& reason) { (void)Fail(reason); }

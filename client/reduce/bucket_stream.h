@@ -89,6 +89,8 @@ class BucketStream {
   // buckets than before here, after the first step that had them: it has no
   // notice of them in that step itself.
   absl::Status End(bool commit);
+  // Fails with FAILED_PRECONDITION if a step has begun that was not waited for.
+  absl::Status CheckExchanged() const;
 
   // Returns what ranks must have in common of what was exchanged before: a hash
   // of the last step's buckets, and one of all steps and the hook's state.
@@ -102,6 +104,16 @@ class BucketStream {
   // Takes over a merged state, between steps; not collective. As
   // Hook::LoadState.
   absl::Status LoadState(const HookState& state);
+  // Between steps: returns the hook, for its state; the plan that it is of, and
+  // the parameters that it is configured with.
+  absl::StatusOr<Hook*> hook();
+  const schedule::Plan& plan() const { return plan_; }
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  // Breaks the stream with this error, ends a step that was not ended, and
+  // returns what the hook remembers then (Hook::SaveOwn). Fails with
+  // DEADLINE_EXCEEDED if an exchange does not end within `limit`.
+  absl::StatusOr<HookState> Release(bool commit, const absl::Status& reason,
+                                    absl::Duration limit);
 
   // Breaks the stream and the communicator with this error, unless they are
   // broken. Returns at once. Wait returns once no bucket's memory is used.

@@ -240,6 +240,41 @@ TEST(BucketStreamTest, AnErrorEndsTheWaitOfPeersAndIsExplained) {
   });
 }
 
+TEST(BucketStreamTest, WhatIsReleasedHasTheStepsThatCount) {
+  const absl::Status over = absl::AbortedError("it is over");
+  for (const bool commit : {false, true}) {
+    LoopbackCommunicator communicator;
+    Rank one(&communicator);
+    ASSERT_OK(one.Step(2, 1));
+    EXPECT_THAT(one.stream->hook(),
+                StatusIs(absl::StatusCode::kFailedPrecondition));
+    ASSERT_OK(one.stream->End(true));
+    ASSERT_OK_AND_ASSIGN(const Hook* const hook, one.stream->hook());
+    EXPECT_EQ(hook, one.last);
+    ASSERT_OK(one.Step(2, 1));
+    ASSERT_OK_AND_ASSIGN(const HookState state,
+                         one.stream->Release(commit, over, kSoon));
+    EXPECT_EQ(state.step, commit ? 2 : 1);
+    EXPECT_EQ(one.Add(0, 1, true), over);
+    // Peers may still read from it.
+    EXPECT_EQ(AbortReason(&communicator), "");
+  }
+}
+
+TEST(BucketStreamTest, WhatIsReleasedHasNothingOfAStepThatIsCutShort) {
+  LoopbackCommunicator communicator;
+  Rank one(&communicator);
+  ASSERT_OK(one.Step(2, 1));
+  ASSERT_OK(one.stream->End(true));
+  ASSERT_OK(one.Add(0, 1, false));
+  ASSERT_OK_AND_ASSIGN(
+      const HookState state,
+      one.stream->Release(false, absl::AbortedError("it is over"), kSoon));
+  EXPECT_EQ(state.step, 1);
+  EXPECT_EQ(one.last->rollbacks(), 1);
+  EXPECT_EQ(AbortReason(&communicator), "it is over");
+}
+
 TEST(BucketStreamTest, EndsWhileItsLastBucketIsMissing) {
   LoopbackCommunicator communicator;
   Rank one(&communicator);

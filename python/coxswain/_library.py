@@ -242,6 +242,17 @@ class Bytes(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("size", c_size_t)]
 
 
+class HookStanding(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("flags", c_uint64),
+        ("state", c_void_p),
+        ("state_size", c_size_t),
+        ("world_size", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class Bucket(ctypes.Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -408,6 +419,14 @@ FUNCTIONS = {
     "cx_hook_register": (c_int32, [POINTER(Hook)]),
     "cx_hook_fail": (None, [c_char_p]),
     "cx_hooks_end": (c_int32, []),
+    "cx_hook_release": (
+        c_int32,
+        [_SESSION, c_char_p, c_int32, *_VALUE, _CALL],
+    ),
+    "cx_hook_recover": (
+        c_int32,
+        [_SESSION, c_char_p, POINTER(HookStanding), POINTER(c_double), _CALL],
+    ),
     "cx_all_reduce": (
         c_int32,
         [_SESSION, c_void_p, c_int64, c_int32, c_int32, _CALL],
@@ -441,6 +460,7 @@ FUNCTIONS = {
         c_int32,
         [_SESSION, c_int64, POINTER(PieceInfo)],
     ),
+    "cx_checkpoint_hook": (c_int32, [_SESSION, c_char_p, _CALL]),
     "cx_checkpoint_release": (c_int32, [_SESSION]),
 }
 

@@ -200,8 +200,12 @@ class Attached:
             self.accelerator, self.follow, self._exchange
         )
         if self._exchange == "coxswain":
-            self.accelerator.register_save_state_pre_hook(self._save)
-            self.accelerator.register_load_state_pre_hook(self._load)
+            self.accelerator.register_save_state_pre_hook(
+                lambda models, weights, folder: self.save_hooks(folder)
+            )
+            self.accelerator.register_load_state_pre_hook(
+                lambda models, folder: self.load_hooks(folder)
+            )
 
     def follow(self, model: Any) -> _torch.Run:
         """Follows a model that was prepared."""
@@ -296,11 +300,18 @@ class Attached:
                 )
         self._settings()["sync_each_batch"] = plan.sync_each_batch
 
-    def _save(self, models: Any, weights: Any, folder: str) -> None:
+    def save_hooks(self, folder: str) -> None:
+        """Saves what the hooks remember, if Coxswain exchanges. All ranks call
+        it, with a folder that they share."""
+        if self._exchange != "coxswain":
+            return
         for number, run in enumerate(self.runs):
             _hook_files.save(run, folder, number)
 
-    def _load(self, models: Any, folder: str) -> None:
+    def load_hooks(self, folder: str) -> None:
+        """Loads what save_hooks has saved, on any number of ranks."""
+        if self._exchange != "coxswain":
+            return
         for number, run in enumerate(self.runs):
             if not _hook_files.load(run, folder, number):
                 _log.warning(

@@ -14,7 +14,11 @@ from .errors import Code, Error, make, refused
 if TYPE_CHECKING:
     from .session import Session
 
+# CX_PIECE_OWN, CX_CHECKPOINT_OWN_ERRORS
 _OWN = 1
+_OWN_ERRORS = 1
+# What the names of pieces begin with that hold the state of a stream's hook.
+_HOOK = ".hook/"
 # Of which index the library has no more.
 _NO_RANK = -1
 
@@ -62,7 +66,8 @@ class Loaded:
 
     checkpoint: its description.
     pieces: by name, those that are the same for all ranks.
-    own: by name and rank, those of each of the ranks that saved it.
+    own: by name and rank, those of each of the ranks that saved it; on as many
+        ranks, where it has each rank's own errors of the hook, this rank's.
 
     Pieces raise ValueError after that; slices of them must not be used.
     """
@@ -102,6 +107,16 @@ class Loaded:
                 return False
             raise
         return True
+
+    def load_hooks(self) -> None:
+        """Has the hooks of the session's streams go on from it, with which
+        Coxswain exchanges: at once, or when their models are followed. Between
+        steps; all ranks call it. Raises Error with the code FAILED_PRECONDITION
+        if it is of another hook or model; that hook is as it was."""
+        names = {name for name, _ in self.own if name.startswith(_HOOK)}
+        streams = [name[len(_HOOK) :] for name in sorted(names)]
+        for stream in [self._session.schedule.stream, *streams]:
+            self._session._call("cx_checkpoint_hook", _library.encode(stream))
 
     def __enter__(self) -> Loaded:
         return self
@@ -158,17 +173,22 @@ class Checkpoints:
         own: Optional[Mapping[str, Any]] = None,
         *,
         reason: str = "",
+        own_errors: bool = False,
         metadata: Optional[Mapping[str, str]] = None,
         keep_last: int = 0,
         keep_every: int = 0,
     ) -> None:
-        """Copies the pieces, and saves them while the program goes on; all
-        ranks call it after the same step, whose decision asks for it.
+        """Copies the pieces, and what the hooks remember by which Coxswain
+        exchanges, and saves them while the program goes on; all ranks call it
+        after the same step, whose decision asks for it.
 
         step: optimizer steps that were done.
         pieces: bytes or other contiguous buffers, by name, or a list of them
             that are joined: the same on all ranks, of which rank 0's are saved.
         own: likewise, pieces of which each rank has its own.
+        own_errors: saves the errors of each rank's hook, in place of their
+            mean: training goes on bit by bit on as many ranks. The same for all
+            saves of a session.
         metadata: further names and values, the same on all ranks.
         keep_last, keep_every: which earlier checkpoints stay; by default as the
             coordinator has it.
@@ -184,6 +204,7 @@ class Checkpoints:
         for name, data in (own or {}).items():
             kept.add(name, data, _OWN)
         given = _library.make(_library.Checkpoint)
+        given.flags = _OWN_ERRORS if own_errors else 0
         given.step = _library.int64("step", step)
         given.reason = _library.encode_reason(reason)
         settings = (_library.Setting * len(metadata or {}))()

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Optional
+from typing import Any, Dict, Optional
+
+import torch
 
 from . import torch as _torch
 from .errors import InvalidArgument
 from .schedule import Decision, _words
 from .session import Session
 from .torch import _session
+from .torch._copies import bytes_of
 from .torch._hooks import HookWords
 
 
@@ -52,6 +55,9 @@ class Follow(_lightning.Callback):  # type: ignore[misc]
     If the plan's accumulation changes while it trains, fit() raises Error with
     the code FAILED_PRECONDITION: Lightning fixes an epoch's windows at its
     first batch.
+
+    Where Coxswain exchanges, Lightning's checkpoints have what the hook
+    remembers, and fit(ckpt_path=...) restores it on any number of ranks.
     """
 
     def __init__(
@@ -70,8 +76,22 @@ class Follow(_lightning.Callback):  # type: ignore[misc]
         self._given = session
         self._skip_non_finite = skip_non_finite
         self._trainer: Any = None
+        # Of a checkpoint that was loaded before the model is followed.
+        self._resumed: Dict[str, Any] = {}
 
     # ---- what Lightning calls ----
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns what the hook remembers, as tensors; all ranks call it."""
+        if self.run is None:
+            return {}
+        return {
+            name: torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            for name, data in self.run.state_dict().items()
+        }
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self._resumed = dict(state_dict)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Raises InvalidArgument for a model that cannot be followed, and for
@@ -90,6 +110,11 @@ class Follow(_lightning.Callback):  # type: ignore[misc]
             skip_non_finite=self._skip_non_finite,
             on_decision=self._decided,
         )
+        resumed, self._resumed = self._resumed, {}
+        if self._exchange == "coxswain":
+            self.run.load_state_dict(
+                {name: bytes_of(one) for name, one in resumed.items()}
+            )
 
     def on_train_batch_end(self, trainer: Any, *unused: Any) -> None:
         """Ends training where the decision was to stop."""

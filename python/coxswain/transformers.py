@@ -11,9 +11,11 @@ Importing this module imports torch, accelerate and transformers.
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, Mapping, Optional
 
 import transformers as _transformers
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from . import _accelerator
 from .accelerate import Attached
@@ -44,6 +46,12 @@ def attach(
         group.
     other arguments: as for coxswain.accelerate.attach; the number of
         micro-batches is that of gradient_accumulation_steps.
+
+    With exchange="coxswain" each checkpoint of the Trainer also gets what the
+    hook remembers, in a file for each rank; its folder is one that all ranks
+    share. train(resume_from_checkpoint=...) restores it, on any number of ranks,
+    from output_dir/checkpoint-STEP, or from the folder that
+    TrainingArguments.resume_from_checkpoint names.
 
     Training uses the plan's accumulation as it is when it begins. If that
     changes while it trains, train() raises Error with the code
@@ -123,6 +131,22 @@ class _Callback(_transformers.TrainerCallback):
     def __init__(self, attached: Attached) -> None:
         self._attached = attached
 
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, **unused: Any
+    ) -> None:
+        # A Trainer does not say which checkpoint it goes on from.
+        given = args.resume_from_checkpoint
+        named = isinstance(given, str) and os.path.isdir(given)
+        if state.global_step:
+            self._attached.load_hooks(given if named else _folder(args, state))
+
+    def on_save(
+        self, args: Any, state: Any, control: Any, **unused: Any
+    ) -> None:
+        # Its trials have folders that are not known here.
+        if not state.is_hyper_param_search:
+            self._attached.save_hooks(_folder(args, state))
+
     def on_step_end(
         self, args: Any, state: Any, control: Any, **unused: Any
     ) -> Any:
@@ -131,3 +155,10 @@ class _Callback(_transformers.TrainerCallback):
         if self._attached.checkpoint:
             control.should_save = True
         return control
+
+
+def _folder(args: Any, state: Any) -> str:
+    """Returns where a Trainer saves the step that it has taken."""
+    return os.path.join(
+        args.output_dir, "%s-%d" % (PREFIX_CHECKPOINT_DIR, state.global_step)
+    )

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/capi/attempts.h"
 #include "tests/capi/loaded_library.h"
 
 namespace coxswain::capi_test {
@@ -15,24 +16,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-
-// Ranks of one attempt of a job, each of which calls `work` in a thread of its
-// own, leaves and closes its session.
-void RunAttempt(const std::string& job, int64_t attempt, int count,
-                const std::function<void(int rank, cx_session session)>& work) {
-  Together(count, [&](int slot) {
-    cx_join_options options = OptionsOf(job.c_str(), slot, count);
-    options.attempt = attempt;
-    cx_session session = 0;
-    ASSERT_EQ(Library().cx_join(&options, &session, nullptr), CX_OK)
-        << Message();
-    auto info = Init<cx_session_info>();
-    ASSERT_EQ(Library().cx_info(session, &info), CX_OK);
-    work(info.rank, session);
-    EXPECT_EQ(Library().cx_leave(session, "done", 0, nullptr), CX_OK);
-    EXPECT_EQ(Library().cx_close(session), CX_OK);
-  });
-}
 
 // A checkpoint to save, with the text of the model in two parts, and a piece of
 // each rank.
@@ -58,17 +41,6 @@ struct Given {
   std::vector<cx_piece> pieces;
   cx_checkpoint checkpoint;
 };
-
-cx_checkpoint_report Saved(cx_session session) {
-  auto report = Init<cx_checkpoint_report>();
-  EXPECT_EQ(InSlices([&](cx_call* call) {
-              return Library().cx_checkpoint_saved(session, 30000, &report,
-                                                   call);
-            }),
-            CX_OK)
-      << Message();
-  return report;
-}
 
 // Returns what was loaded, by name and rank.
 std::map<std::string, std::string> Pieces(cx_session session) {
@@ -178,12 +150,13 @@ TEST(CapiCheckpointTest, RanksAgreeAlsoAfterOneHasGivenUpWaiting) {
   });
 }
 
-TEST(CapiCheckpointTest, AHookWithAStateIsRefused) {
+TEST(CapiCheckpointTest, AHookThatExchangesNothingHasNoState) {
   const Job job(1, "hook=powersgd");
   const Given given(1, 0, "weights");
   EXPECT_EQ(Library().cx_checkpoint_save(job[0], &given.checkpoint),
             CX_FAILED_PRECONDITION);
-  EXPECT_THAT(Message(), HasSubstr("powersgd"));
+  EXPECT_THAT(Message(),
+              AllOf(HasSubstr("powersgd"), HasSubstr("cx_exchange_open")));
 }
 
 TEST(CapiCheckpointTest, WrongArgumentsAreNamed) {
@@ -194,6 +167,9 @@ TEST(CapiCheckpointTest, WrongArgumentsAreNamed) {
               CX_INVALID_ARGUMENT);
     EXPECT_THAT(Message(), HasSubstr(what));
   };
+  given.checkpoint.flags = 2;
+  refused("flags");
+  given.checkpoint.flags = 0;
   given.checkpoint.step = -1;
   refused("step");
   given.checkpoint.step = 1;
@@ -203,6 +179,8 @@ TEST(CapiCheckpointTest, WrongArgumentsAreNamed) {
   given.pieces[0].name = "";
   refused("pieces[0].name");
   given.pieces[0].name = "rank/0/model";
+  refused("pieces[0].name");
+  given.pieces[0].name = ".hook/train.2";
   refused("pieces[0].name");
   given.pieces[0].name = ".model";
   given.pieces[1].data = nullptr;

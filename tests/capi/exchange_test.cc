@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/capi/exchange_steps.h"
 #include "tests/capi/loaded_library.h"
 
 namespace coxswain::capi_test {
@@ -13,96 +14,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-const LoadedLibrary& api = Library();
-
-constexpr int64_t kSide = 8;
-constexpr int64_t kCount = kSide * kSide;
-constexpr char kPowerSgd[] =
-    "commit_vote=true hook=powersgd(rank=1,start_step=2)";
-
-// Two matrices, each in a bucket of its own; the second one comes first.
-cx_code Open(cx_session session, const char* stream = nullptr,
-             const char* name = "a") {
-  const int64_t shape[] = {kSide, kSide};
-  const cx_parameter parameters[] = {{name, shape, 2, CX_FLOAT32},
-                                     {"b", shape, 2, CX_FLOAT32}};
-  return InSlices([&](cx_call* call) {
-    return api.cx_exchange_open(session, stream, parameters, 2, call);
-  });
-}
-
-cx_code Announce(cx_session session, int64_t step) {
-  auto ticket = Init<cx_ticket>();
-  ticket.step = step;
-  ticket.micro_batches = 1;
-  return api.cx_announce(session, &ticket);
-}
-
-cx_code HandOver(cx_session session, int index, std::vector<float>* data) {
-  const cx_slot slot = {1 - index, 0, 0, kCount};
-  auto bucket = Init<cx_bucket>();
-  bucket.index = index;
-  bucket.last = index;
-  bucket.data = data->data();
-  bucket.count = static_cast<int64_t>(data->size());
-  bucket.slots = &slot;
-  bucket.slot_count = 1;
-  bucket.dtype = CX_FLOAT32;
-  return api.cx_exchange_bucket(session, nullptr, &bucket);
-}
-
-cx_code Await(cx_session session) {
-  return InSlices([&](cx_call* call) {
-    return api.cx_exchange_wait(session, nullptr, call);
-  });
-}
-
-cx_code Decide(cx_session session, bool refuse, cx_decision* decision) {
-  *decision = Init<cx_decision>();
-  auto vote = Init<cx_vote>();
-  vote.refuse = refuse ? 1 : 0;
-  return api.cx_decide(session, nullptr, &vote, decision, nullptr);
-}
-
-// Exchanges two buckets whose elements are all different.
-std::vector<float> Step(cx_session session, int64_t step, int rank,
-                        bool refuse = false) {
-  std::vector<float> data[2];
-  for (int64_t i = 0; i < kCount; ++i) {
-    data[0].push_back(static_cast<float>((i * i + step) % 7 + rank));
-    data[1].push_back(static_cast<float>((i * 3 + step) % 5 - rank));
-  }
-  EXPECT_EQ(Announce(session, step), CX_OK) << Message();
-  EXPECT_EQ(HandOver(session, 0, &data[0]), CX_OK) << Message();
-  EXPECT_EQ(HandOver(session, 1, &data[1]), CX_OK) << Message();
-  EXPECT_EQ(Await(session), CX_OK) << Message();
-  cx_decision decision;
-  EXPECT_EQ(Decide(session, refuse, &decision), CX_OK) << Message();
-  EXPECT_EQ(decision.commit, refuse ? 0 : 1);
-  data[0].insert(data[0].end(), data[1].begin(), data[1].end());
-  return data[0];
-}
-
-std::string State(cx_session session, bool whole) {
-  const void* state = nullptr;
-  size_t size = 0;
-  EXPECT_EQ(InSlices([&](cx_call* call) {
-              return api.cx_hook_save(session, nullptr, whole ? 1 : 0, &state,
-                                      &size, call);
-            }),
-            CX_OK)
-      << Message();
-  return std::string(static_cast<const char*>(state), size);
-}
-
-cx_code Load(cx_session session, const std::vector<std::string>& parts) {
-  std::vector<cx_bytes> given;
-  for (const std::string& part : parts) {
-    given.push_back({part.data(), part.size()});
-  }
-  return api.cx_hook_load(session, nullptr, given.data(), given.size());
-}
 
 TEST(CapiExchangeTest, AveragesBucketsInPlace) {
   Job job(2);

@@ -28,18 +28,19 @@ namespace coxswain::capi_test {
 #define COXSWAIN_CAPI_FUNCTIONS(X)                                            \
   X(cx_abi_version) X(cx_all_gather) X(cx_all_reduce) X(cx_announce)          \
   X(cx_barrier) X(cx_broadcast) X(cx_cancel) X(cx_canonical_hook)             \
-  X(cx_checkpoint_at) X(cx_checkpoint_find) X(cx_checkpoint_load)             \
-  X(cx_checkpoint_piece) X(cx_checkpoint_release) X(cx_checkpoint_save)       \
-  X(cx_checkpoint_saved) X(cx_close) X(cx_configure) X(cx_decide)             \
-  X(cx_exchange_bucket) X(cx_exchange_open) X(cx_exchange_wait) X(cx_grant)   \
-  X(cx_hook_fail) X(cx_hook_load) X(cx_hook_register) X(cx_hook_save)         \
-  X(cx_hooks) X(cx_hooks_end) X(cx_info) X(cx_join)                           \
-  X(cx_last_error_code) X(cx_last_error_kind) X(cx_last_error_message)        \
-  X(cx_last_error_ranks) X(cx_leave) X(cx_member) X(cx_next_event)            \
-  X(cx_note_micro_batch) X(cx_plan) X(cx_rejoin) X(cx_report_progress)        \
-  X(cx_request) X(cx_set_interrupt) X(cx_status) X(cx_store_add)              \
-  X(cx_store_compare_set) X(cx_store_count_keys) X(cx_store_delete)           \
-  X(cx_store_get) X(cx_store_set) X(cx_store_wait) X(cx_version) X(cx_wait)
+  X(cx_checkpoint_at) X(cx_checkpoint_find) X(cx_checkpoint_hook)             \
+  X(cx_checkpoint_load) X(cx_checkpoint_piece) X(cx_checkpoint_release)       \
+  X(cx_checkpoint_save) X(cx_checkpoint_saved) X(cx_close) X(cx_configure)    \
+  X(cx_decide) X(cx_exchange_bucket) X(cx_exchange_open) X(cx_exchange_wait)  \
+  X(cx_grant) X(cx_hook_fail) X(cx_hook_load) X(cx_hook_recover)              \
+  X(cx_hook_register) X(cx_hook_release) X(cx_hook_save) X(cx_hooks)          \
+  X(cx_hooks_end) X(cx_info) X(cx_join) X(cx_last_error_code)                 \
+  X(cx_last_error_kind) X(cx_last_error_message) X(cx_last_error_ranks)       \
+  X(cx_leave) X(cx_member) X(cx_next_event) X(cx_note_micro_batch)            \
+  X(cx_plan) X(cx_rejoin) X(cx_report_progress) X(cx_request)                 \
+  X(cx_set_interrupt) X(cx_status) X(cx_store_add) X(cx_store_compare_set)    \
+  X(cx_store_count_keys) X(cx_store_delete) X(cx_store_get) X(cx_store_set)   \
+  X(cx_store_wait) X(cx_version) X(cx_wait)
 // clang-format on
 
 inline constexpr char kLibrary[] = "capi/libcoxswain_c.so";

@@ -1,26 +1,24 @@
 """Scenes of checkpoint_test: trainings that go on from a checkpoint."""
 
 import ctypes
-import faulthandler
-import glob
 import importlib
 import os
 import random
 import signal
 import sys
-import time
 import types
 
 import scene_support
 import torch
 import torch.distributed as dist
+from attempts import attempts
 from scene_support import check, digest, network, raised
 from torch.nn.parallel import DistributedDataParallel
 
 import coxswain
 import coxswain.torch as cx
 from coxswain import checkpoints
-from coxswain.torch import _checkpoint, _record, _state
+from coxswain.torch import _record, _sigterm, _state
 
 ROWS = 12  # of a global batch
 STEPS = 6
@@ -278,7 +276,7 @@ def sigterm_asks_once():
     before = signal.signal(signal.SIGTERM, lambda *unused: heard.append(1))
     mine = signal.getsignal(signal.SIGTERM)
     now = [5.0]
-    asked = _checkpoint._Sigterm(lambda: now[0])
+    asked = _sigterm.Sigterm(clock=lambda: now[0])
     check(signal.getsignal(signal.SIGTERM) is not mine and not asked.take())
     os.kill(os.getpid(), signal.SIGTERM)
     check(asked.came and asked.take() and not asked.take())
@@ -329,12 +327,6 @@ def wrong():
         check(what in str(error), error)
     error = raised(coxswain.InvalidArgument, run.keep, {"model": model}, ["x"])
     check("'x'" in str(error), error)
-    remembers = types.SimpleNamespace(plan=types.SimpleNamespace(hook="powersgd"))
-    error = raised(
-        coxswain.InvalidArgument,
-        _checkpoint.Kept, None, [remembers], {}, (), False,
-    )
-    check('or leave `checkpoint` out' in str(error), error)
     if os.environ["COXSWAIN_ATTEMPT"] == "0":
         damaged()
         sigterm_asks_once()
@@ -503,38 +495,9 @@ def restarts(dies=True):
     print("STOPS at %d: %s" % (run.schedule.step, run.stopping), flush=True)
 
 
-def attempts(plan):
-    """Runs scenes, each an attempt of a job with so many ranks, in processes
-    that are forked once torch is loaded."""
-    rank = int(os.environ["COXSWAIN_LOCAL_RANK"])
-    for number, (scene, job, attempt, ranks) in enumerate(plan):
-        if rank < ranks:
-            child = os.fork()
-            if child == 0:
-                faulthandler.dump_traceback_later(100, exit=True)
-                os.environ.update(
-                    COXSWAIN_JOB=job,
-                    COXSWAIN_ATTEMPT=str(attempt),
-                    COXSWAIN_WORLD_SIZE=str(ranks),
-                    COXSWAIN_MIN_WORLD_SIZE=str(ranks),
-                    COXSWAIN_LOCAL_WORLD_SIZE=str(ranks),
-                )
-                if os.access(scene, os.X_OK):
-                    os.execl(scene, scene, "4")
-                globals()[scene]()
-                print("DONE %s %d" % (job, attempt), flush=True)
-                return
-            os.waitpid(child, 0)
-        # An attempt ends those before it.
-        folder = os.environ["SCENES_FOLDER"]
-        open(os.path.join(folder, "%d.%d" % (number, rank)), "w").close()
-        while len(glob.glob("%s/%d.*" % (folder, number))) < 4:
-            time.sleep(0.02)
-
-
 def together():
     importlib.import_module("torch._dynamo")  # optimizers do that
-    attempts([
+    attempts(globals(), [
         ("exact", "exact", 0, 4), ("exact", "exact", 1, 2),
         ("exact", "exact", 2, 3), ("adamw", "adamw", 0, 2),
         ("adamw", "adamw", 1, 2), ("two_models", "two", 0, 2),

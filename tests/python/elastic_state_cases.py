@@ -3,16 +3,20 @@
 import array
 import dataclasses
 import io
+import os
+import signal
 import threading
 import types
 import unittest
 import unittest.mock
 
+import numpy
 import torch
 
 import coxswain
 import coxswain.torch
-from coxswain.torch import _copies, _elastic, _generations, _group, _hooks
+from coxswain.torch import _copies, _drain, _elastic, _generations, _group
+from coxswain.torch import _hooks
 from coxswain.torch import _recovery
 from coxswain.torch._elastic_state import State, tensors_of
 
@@ -346,10 +350,35 @@ class StateTest(unittest.TestCase):
         optimizer.param_groups[0]["mine"] = object()
         with self.assertRaises(coxswain.InvalidArgument) as raised:
             state.save()
-        self.assertIn("'mine'", str(raised.exception))
-        state.counter["rows"] = 0.5
+        self.assertIn("/param_groups/0/mine", str(raised.exception))
+        with self.assertRaises(coxswain.InvalidArgument) as raised:
+            state.counter["rows"] = 0.5
+        self.assertIn("'rows' is 0.5", str(raised.exception))
+        # At the end of a step, and not when another worker comes.
+        state.counter.update(rows=0.5)
         with self.assertRaises(coxswain.InvalidArgument):
-            state.save_counter()
+            state.keep(1)
+
+    def test_a_counter_may_be_an_integer_of_another_library(self):
+        _, state, *_ = self.made(torch.optim.SGD)
+        state.counter["rows"] += torch.tensor(4)
+        state.counter["rows"] += numpy.int64(2)
+        state.keep(1)
+        self.assertEqual(state.save_counter(), b'{"rows": 6}')
+
+    def test_a_parameter_that_is_frozen_is_so_on_a_newcomer(self):
+        model, state, *_ = self.made(torch.optim.SGD)
+        for parameter in model[1].parameters():
+            parameter.requires_grad_(False)
+        other, copy, *_ = self.made(torch.optim.SGD)
+        self.assertNotEqual(copy.checksums()[2], state.checksums()[2])
+        text, tensors = state.save()
+        copy.take_rest(text, tensors, b"{}")
+        self.assertEqual(copy.checksums(), state.checksums())
+        self.assertEqual(
+            [one.requires_grad for one in other.parameters()],
+            [True, True, False, False],
+        )
 
     def test_what_cannot_be_taken_over_is_data_loss(self):
         model, state, *_ = self.made(torch.optim.SGD)
@@ -364,25 +393,60 @@ class StateTest(unittest.TestCase):
     def test_bytes_that_are_no_state(self):
         _, state, *_ = self.made(torch.optim.SGD)
         for text in (
-            b"", b"[]", b"\xff", b'{"a": {"tensor": [1, "float32", []]}}',
-            b'{"a": {"tensor": [0, "nothing", [1]]}}',
-            b'{"a": {"tensor": [0, "float32", [-1]]}}',
-            b'{"a": {"tensor": [0, "float32", [4294967296, 4294967296]]}}',
-            b'{"a": {"tensor": [0, "float32", [%d]]}}' % 2**70,
+            b"", b"[]", b"\xff", b"{}", b'{"tensors": 5}',
+            b'{"tensors": [5]}', b'{"tensors": ["Nothing [1]"]}',
+            b'{"tensors": ["Float [-1]"]}', b'{"tensors": ["Float 1"]}',
+            b'{"tensors": ["Float [4294967296, 4294967296]"]}',
+            b'{"tensors": ["Float [%d]"]}' % 2**70,
         ):
             with self.assertRaises(coxswain.Error) as raised:
                 tensors_of(text)
             self.assertEqual(raised.exception.code, coxswain.Code.DATA_LOSS)
-        with self.assertRaises(coxswain.Error):
-            state.take(1, state.parameters(), [], b"{}", [], b"{}")
+        for text in (
+            b"{}", b'{"objects": {"optimizer": ["tensor", 0]}}',
+            b'{"objects": {"optimizer": ["none", 0]}}', b'{"objects": []}',
+        ):
+            with self.assertRaises(coxswain.Error):
+                state.take(1, state.parameters(), [], text, [], b"{}")
         self.assertFalse(state.whole)
+
+
+class DrainTest(unittest.TestCase):
+    def test_a_sigterm_that_comes_twice_at_once_drains(self):
+        heard = []
+        handler = lambda *unused: heard.append(1)  # noqa: E731
+        before = signal.signal(signal.SIGTERM, handler)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        drain = _drain.Drain()
+        self.assertFalse(drain.requested)
+        with drain.by_sigterm():
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGTERM)
+            self.assertEqual((drain.requested, heard), (True, []))
+            drain._signal._came_at -= 60
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.assertEqual(heard, [1])
+        self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+
+    def test_a_forked_process_is_ended_by_it(self):
+        with _drain.Drain().by_sigterm():
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+                os._exit(0)
+            os.kill(child, signal.SIGTERM)
+            _, status = os.waitpid(child, 0)
+        self.assertEqual(os.WTERMSIG(status), signal.SIGTERM)
 
 
 class ArgumentsTest(unittest.TestCase):
     def test_checkpoints_are_refused(self):
         model = torch.nn.Linear(2, 2)
         optimizer = torch.optim.SGD(model.parameters())
-        for name in ("checkpoint", "checkpoint_own", "stop_on_sigterm"):
+        for name in (
+            "checkpoint", "checkpoint_own", "checkpoint_own_errors",
+            "stop_on_sigterm",
+        ):
             with self.assertRaises(coxswain.InvalidArgument) as raised:
                 coxswain.torch.elastic(
                     model, optimizer, print, follow={name: {}}

@@ -26,8 +26,9 @@ Life = collections.namedtuple("Life", "world pid generation step copied")
 class Job:
     """A job of several launchers, and what their workers have printed."""
 
-    def __init__(self, serve):
+    def __init__(self, serve, **more):
         self._serve = serve
+        self._more = more
         self._folder = tempfile.TemporaryDirectory()
         self._ended = ""
         self.launchers = {}
@@ -48,7 +49,7 @@ class Job:
              "--coordinator", self._serve.address, "--job", "elastic",
              "--node", node, "--nproc", str(workers), *options, "--",
              torch_python(), WORKER],
-            environment(FOLDER=self.folder),
+            environment(FOLDER=self.folder, **self._more),
         )
 
     def drain(self, node):
@@ -251,6 +252,32 @@ class ElasticTest(unittest.TestCase):
             job.trains("a.0", after=a.generation)
             step = self.end(job, 1)
             self.goes_on_with_other_workers(job.folder, serve, step)
+
+    def test_what_a_hook_remembers_goes_along(self):
+        with Serve() as serve, Job(
+            serve, HOOK="powersgd(rank=1,start_step=2)"
+        ) as job:
+            job.start("a", 3, "--min-workers", "2", "--max-restarts", "1")
+            workers = "a.0", "a.1", "a.2"
+            now = job.trains(*workers)
+            job.does("backward.a.2")
+            now = self.assert_survived(job, workers, now, "a.0")
+            for worker, scales in (
+                ("a.0", ["1.000", "0.667", "1.500"]),
+                ("a.1", ["1.000", "0.667", "1.500"]),
+                ("a.2", ["1.000", "0.000"]),
+            ):
+                found = re.findall(
+                    r"^%s has errors times (\S+)$" % worker, job.output,
+                    re.MULTILINE,
+                )
+                self.assertEqual(found, scales, job.output)
+            # As `timeout` does, to a process and to its group.
+            for _ in range(2):
+                os.kill(now[1].pid, signal.SIGTERM)
+            job.trains("a.0", "a.2", after=now[0].generation)
+            self.assertIn("a.1: drained", job.output)
+            self.end(job, 2)
 
     def goes_on_with_other_workers(self, folder, serve, step):
         """From the file that the job before has left."""

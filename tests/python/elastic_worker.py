@@ -22,6 +22,8 @@ from coxswain.torch import _group, _recovery
 
 ROWS = 2  # of a micro-batch
 FOLDER = os.environ["FOLDER"]
+# Of Coxswain's, which exchanges then.
+HOOK = os.environ.get("HOOK", "")
 WORKER = "%s.%s" % (
     os.environ.get("COXSWAIN_NODE", "torchrun"),
     os.environ.get("COXSWAIN_LOCAL_RANK") or os.environ["LOCAL_RANK"],
@@ -166,6 +168,7 @@ def main():
                 ", copied" if t.recovery.copied else "",
             )
         )
+        print("%s has errors times %.3f" % (WORKER, t.error_scale))
         while t.going:
             if os.path.exists(os.path.join(FOLDER, "end")):
                 t.run.request_stop("the test ends")
@@ -210,11 +213,14 @@ def main():
     try:
         ending = cx.elastic(
             model, optimizer, train,
-            plan={"accumulation": 2},
+            plan={"accumulation": 2, **({"hook": HOOK} if HOOK else {})},
             also={"scheduler": scheduler},
             step=step,
             counter=counter,
-            follow={"on_decision": decided},
+            follow={
+                "on_decision": decided,
+                "exchange": "coxswain" if HOOK else "torch",
+            },
             ddp={"bucket_cap_mb": 0.0001},
         )
     except coxswain.Error as error:

@@ -1,10 +1,11 @@
 // Goes on from a checkpoint of checkpoint_scenes.py, in libtorch, and saves
-// another one: resume_in_cpp STEPS.
+// another one: resume_in_cpp STEPS JOB. Jobs whose names begin so have int8.
 
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "train/torch/train.h"
@@ -34,6 +35,7 @@ int main(int, char** arguments) {
                                 torch::optim::AdamWOptions(1));
   coxswain::torch::TrainOptions options;
   options.resume = "newest";
+  if (std::strncmp(arguments[2], "int8", 4) == 0) options.hook = "int8";
   options.ddp.terms.checkpoint_every = 1;
   const absl::Status status = coxswain::torch::Train(
       options, model, optimizer, [&](coxswain::torch::Training& training) {

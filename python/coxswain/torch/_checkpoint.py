@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import threading
-import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import torch
@@ -17,6 +13,7 @@ from ..errors import data_loss, refused
 from ..schedule import Decision, Schedule
 from ..session import Session
 from . import _record, _state
+from ._sigterm import Sigterm
 
 _log = logging.getLogger("coxswain")
 
@@ -26,14 +23,10 @@ _RECORD = "elastic"
 _POSITION = "position/"
 _NEWEST = "newest"
 _SIGTERM = "SIGTERM"
-# The hooks that have no state, which these checkpoints would lack.
-_HOOKS = ("allreduce", "bf16", "fp16", "noop")
 # How long the end of a training waits for a save; `coxswain run` kills what has
 # not ended 10 s after SIGTERM.
 _FINISH_S = 60
 _FINISH_AFTER_SIGTERM_S = 8
-# A SIGTERM so soon after the first one is the same request.
-_PASSED_ON_S = 2
 
 
 class Kept:
@@ -50,7 +43,11 @@ class Kept:
         objects: Mapping[str, Any],
         own: Sequence[str],
         sigterm: bool,
+        exchanges: bool,
+        own_errors: bool,
     ) -> None:
+        """exchanges: Coxswain does, by hooks that the checkpoints have the
+        state of."""
         self.record = _record.Record()
         self.resumed: Optional[Checkpoint] = None
         self._session = session
@@ -58,17 +55,12 @@ class Kept:
         self._objects = objects
         self._own = set(own)
         self._check_objects()
-        hook = schedules[0].plan.hook
-        if hook not in _HOOKS:
-            raise InvalidArgument(
-                "the plan's hook is %s, whose state the checkpoints of a "
-                "program in Python lack: ask for one of %s, as by "
-                'init(plan={"hook": "bf16"}), or leave `checkpoint` out'
-                % (hook, ", ".join(_HOOKS))
-            )
+        self._exchanges = exchanges
+        # Those that torch exchanges by have none here.
+        self._own_errors = exchanges and own_errors
         self._due = ""
         self._ends = False
-        self._signal = _Sigterm() if sigterm else None
+        self._signal = Sigterm() if sigterm else None
 
     # ---- in a training ----
 
@@ -139,6 +131,7 @@ class Kept:
             pieces,
             own,
             reason=reason,
+            own_errors=self._own_errors,
             metadata={
                 _POSITION + stream: str(step)
                 for stream, step in record.position.items()
@@ -166,7 +159,7 @@ class Kept:
         self, loaded: Loaded, objects: Optional[Sequence[str]]
     ) -> None:
         found, hook = loaded.checkpoint, self._schedules[0].plan.hook
-        if objects is None and found.hook != hook:
+        if objects is None and found.hook != hook and not self._exchanges:
             raise refused(
                 "checkpoint %r was saved with the hook %s, and the plan's is "
                 "%s here: name what to go on with, as by "
@@ -182,6 +175,9 @@ class Kept:
         record = self._record_of(loaded)
         # All of them are checked first, so that an error changes nothing.
         loads = [self._load_of(loaded, name) for name in wanted]
+        if objects is None and self._exchanges:
+            wanted.insert(0, "the hook")
+            loads.insert(0, lambda: _load_hooks(loaded))
         for i, load in enumerate(loads):
             try:
                 load()
@@ -222,25 +218,30 @@ class Kept:
 
     def _load_of(self, loaded: Loaded, name: str) -> Callable[[], None]:
         found, thing, blob = loaded.checkpoint, self._objects[name], _blob(name)
+        size = self._session.world_size
         ranks = sorted(rank for one, rank in loaded.own if one == blob)
         every = [loaded.own[blob, rank] for rank in ranks]
+        several = False
         if name not in self._own and blob in loaded.pieces:
             every = [loaded.pieces[blob]]
+        elif found.world_size == size and self._session.rank in ranks:
+            # It need not have those of the others.
+            every = [loaded.own[blob, self._session.rank]]
         elif not every or ranks != list(range(found.world_size)):
             raise refused(
                 "checkpoint %r has no %r: name what to go on with, as by "
                 'resume(objects=["model"])' % (found.id, name)
             )
-        elif len(every) == self._session.world_size:
-            every = [every[self._session.rank]]
         elif not hasattr(thing, "load_state_dicts"):
             raise refused(
                 "%r was saved by each of %d ranks, and there are %d now: give "
                 "it a method load_state_dicts(states), which is called with "
-                "those of all ranks" % (name, len(every), self._session.world_size)
+                "those of all ranks" % (name, len(every), size)
             )
+        else:
+            several = True
         try:
-            return _loading(name, thing, every, len(every) > 1)
+            return _loading(name, thing, every, several)
         except Error as error:
             error.args = (
                 "checkpoint %r, %r: %s" % (found.id, name, error),
@@ -266,6 +267,17 @@ class Kept:
             raise InvalidArgument(
                 "checkpoint_own has %r, which is not in checkpoint" % unknown[0]
             )
+
+
+def _load_hooks(loaded: Loaded) -> None:
+    try:
+        loaded.load_hooks()
+    except Error as error:
+        error.args = (
+            "checkpoint %r: %s; name what to go on with, as by "
+            'resume(objects=["model"])' % (loaded.checkpoint.id, error),
+        )
+        raise
 
 
 def _blob(name: str) -> str:
@@ -309,51 +321,3 @@ def _kind(thing: Any) -> str:
         # What it has wrapped.
         thing = getattr(thing, "optimizer", getattr(thing, "scheduler", thing))
     return _state.class_of(thing)
-
-
-class _Sigterm:
-    """SIGTERM as a request to save and stop, once; a later one does what it did
-    before. One that comes at once is the same, which reaches a process group
-    and is passed on by its launcher, too.
-
-    came: whether it has come.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.came = False
-        self._clock = clock
-        self._came_at = 0.0
-        self._taken = False
-        self._process = os.getpid()
-        self._before: Any = None
-        self._caught = threading.current_thread() is threading.main_thread()
-        if self._caught:
-            self._before = signal.signal(signal.SIGTERM, self._on_signal)
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        if os.getpid() != self._process:
-            # Of a process that was forked, such as a pool's, it is the end.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        if self.came and self._clock() - self._came_at < _PASSED_ON_S:
-            return
-        if self.came:
-            self.restore()
-            os.kill(os.getpid(), number)
-            return
-        self.came, self._came_at = True, self._clock()
-        if callable(self._before):
-            self._before(number, frame)
-
-    def take(self) -> bool:
-        """Returns true once, after it has come."""
-        taken = self.came and not self._taken
-        self._taken = self._taken or taken
-        return taken
-
-    def restore(self) -> None:
-        main = threading.current_thread() is threading.main_thread()
-        if self._caught and main:
-            self._caught = False
-            signal.signal(signal.SIGTERM, self._before or signal.SIG_DFL)

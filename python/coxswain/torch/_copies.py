@@ -35,6 +35,12 @@ def _memory(flat: torch.Tensor) -> memoryview:
     return memoryview(kind.from_address(flat.data_ptr()))
 
 
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """Returns the bits of a tensor, row-major."""
+    flat = _flat(tensor)
+    return bytes(_memory(flat))
+
+
 def checksum(tensors: Sequence[torch.Tensor], seed: int = 0) -> int:
     """Returns a hash of the bits of tensors, whatever their strides."""
     for tensor in tensors:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import Any, Callable, Counter, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import torch
 from torch.nn.parallel.distributed import DistributedDataParallel
@@ -17,12 +17,15 @@ from . import torchrun
 from ._drain import Drain
 from ._follow import Run, follow
 from ._generations import Ending, Generations
-from ._recovery import Recovery
+from ._hooks import HookExchange
+from ._recovery import Recovery, Standing
 from ._elastic_state import State
 from ._wrapper import unwrap, wrap
 
 # Arguments of follow that elastic has no use for.
-_REFUSED = "checkpoint", "checkpoint_own", "stop_on_sigterm"
+_REFUSED = (
+    "checkpoint", "checkpoint_own", "checkpoint_own_errors", "stop_on_sigterm",
+)
 
 _logger = logging.getLogger(__name__)
 # Of the one job that a process has.
@@ -89,8 +92,8 @@ def elastic(
     process_group_backend, process_group_timeout: of torch's default process
         group, which each generation makes anew; by default Gloo for a model on
         the CPU, NCCL otherwise.
-    drain_on_sigterm: SIGTERM asks this worker to finish its step and leave; the
-        second one ends the process.
+    drain_on_sigterm: SIGTERM asks this worker to finish its step and leave; one
+        that comes 2 s later or more ends the process.
     on_recovery: called when a generation begins.
 
     Returns why it has ended. Raises what `train` raises if no change of members
@@ -118,7 +121,10 @@ def elastic(
             training = Training(
                 model, optimizer, state, drain, session, recovery
             )
-            with training._following(dict(ddp or {}), dict(follow or {}), held):
+            standing = generations.standing
+            with training._following(
+                dict(ddp or {}), dict(follow or {}), standing, held
+            ):
                 return training._call(train)
 
         generations = Generations(
@@ -169,6 +175,8 @@ class Training:
     ddp: the model, as this generation's DistributedDataParallel.
     run: what follows it.
     recovery: how the generation began.
+    error_scale: what this rank's errors of the hook were multiplied by, where
+        Coxswain exchanges; 0: it has begun without.
     """
 
     ddp: DistributedDataParallel
@@ -191,6 +199,7 @@ class Training:
         self._state = state
         self._drain = drain
         self._regroup = ""
+        self.error_scale = 1.0
 
     @property
     def rank(self) -> int:
@@ -207,8 +216,8 @@ class Training:
         return self._state.step
 
     @property
-    def counter(self) -> Counter[str]:
-        """The program's numbers, 0 until it sets them. They are the job's: all
+    def counter(self) -> Dict[str, int]:
+        """The program's integers, 0 until it sets them. They are the job's: all
         ranks change them alike. What is changed in a window is undone with it,
         and what is changed after step_optimizer belongs to that step."""
         return self._state.counter
@@ -268,7 +277,11 @@ class Training:
 
     @contextlib.contextmanager
     def _following(
-        self, ddp: Mapping[str, Any], given: Mapping[str, Any], held: List[Any]
+        self,
+        ddp: Mapping[str, Any],
+        given: Mapping[str, Any],
+        standing: Standing,
+        held: List[Any],
     ) -> Iterator[None]:
         """Makes the wrapper of this generation, for a block. Adds to `held`
         what refers to the process group afterwards."""
@@ -291,6 +304,14 @@ class Training:
             ending.callback(lambda: held.extend(run._detach()))
             run._begin_at(self._state.step)
             self.ddp, self.run = wrapped, run
+            if isinstance(run._exchange, HookExchange):
+                exchange = run._exchange
+                self.error_scale = standing.recover_hook(exchange)
+                ending.callback(
+                    lambda: standing.keep_hook(
+                        exchange, self.world_size, self._decided()
+                    )
+                )
             for hook in (
                 self._optimizer.register_step_pre_hook(self._before_step),
                 self._optimizer.register_step_post_hook(self._after_step),

@@ -6,25 +6,22 @@ rank executes what another one has sent.
 
 from __future__ import annotations
 
-import collections
 import json
 import zlib
-from typing import Any, Counter, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 import torch
 
-from ..errors import Code, Error, InvalidArgument
+from ..errors import data_loss
+from . import _record, _state
 from ._copies import checksum
-
-# The keys that stand for what JSON does not have.
-_TENSOR, _TUPLE, _PAIRS = "tensor", "tuple", "pairs"
 
 
 class State:
     """The state of one rank, which is that of the last step that it has taken.
 
     step: how many windows have ended with a decision.
-    counter: the program's numbers, 0 until they are set.
+    counter: the program's integers, 0 until they are set.
     whole: false if the state is that of no step, because an optimizer's step
         was cut short.
     """
@@ -39,7 +36,9 @@ class State:
         """objects: have state_dict and load_state_dict, and the same state on
         all ranks after the same step."""
         self.step = step
-        self.counter: Counter[str] = collections.Counter(counter)
+        self.counter: Dict[str, int] = _record.Counters()
+        for name, value in counter.items():
+            self.counter[name] = value
         self.whole = True
         self._model = model
         self._objects = dict(objects)
@@ -49,10 +48,12 @@ class State:
         self.keep(step)
 
     def keep(self, step: int) -> None:
-        """Between steps: roll_back restores the state as it is now."""
+        """Between steps: roll_back restores the state as it is now. Raises
+        InvalidArgument, naming a counter that is no integer."""
+        # Before others copy it: update() of a dict goes past its checks.
+        self._kept_counter = self._checked_counter()
         self.step = step
         self._in_window = False
-        self._kept_counter = dict(self.counter)
         with torch.no_grad():
             self._kept_buffers = [one.clone() for one in self._model.buffers()]
 
@@ -97,7 +98,8 @@ class State:
         """Returns the rest: JSON, and the tensors that it refers to. Raises
         InvalidArgument, naming a value that is neither."""
         return _saved(
-            {name: one.state_dict() for name, one in self._objects.items()}
+            {name: one.state_dict() for name, one in self._objects.items()},
+            self._trained(),
         )
 
     def take(
@@ -127,14 +129,17 @@ class State:
         """Takes over what `save` and `save_counter` returned on a peer. Raises
         Error with the code DATA_LOSS if they are something else."""
         self.whole = False
-        tree = parsed(text)
-        if sorted(tree) != sorted(self._objects):
+        states, trained = _states_of(text, tensors)
+        if sorted(states) != sorted(self._objects):
             raise data_loss(
                 "a peer's state is of %s, and that of this worker of %s"
-                % (", ".join(sorted(tree)), ", ".join(sorted(self._objects)))
+                % (", ".join(sorted(states)), ", ".join(sorted(self._objects)))
             )
+        for parameter, flag in zip(self._model.parameters(), trained):
+            if parameter.requires_grad != bool(flag):
+                parameter.requires_grad_(bool(flag))
         for name, one in self._objects.items():
-            state = _unpacked(tree[name], tensors)
+            state = states[name]
             one.load_state_dict(state)
             if isinstance(one, torch.optim.Optimizer):
                 _keep_types(one, state)
@@ -151,7 +156,8 @@ class State:
     def checksums(self) -> Tuple[int, int, int]:
         """Returns hashes of the parameters, of the optimizers' tensors, which a
         step changes with them, and of what the program may change after that:
-        counters, options of optimizers, and other objects."""
+        counters, which parameters are frozen, options of optimizers, and other
+        objects."""
         stepped: Dict[str, Any] = {}
         loose: Dict[str, Any] = {}
         for name, one in self._objects.items():
@@ -162,21 +168,29 @@ class State:
             loose[name] = state
         return (
             checksum(self.parameters()),
-            _checksum_of(stepped),
-            zlib.crc32(self.save_counter(), _checksum_of(loose)),
+            _checksum_of(stepped, []),
+            zlib.crc32(
+                self.save_counter(), _checksum_of(loose, self._trained())
+            ),
         )
 
     def save_counter(self) -> bytes:
         """Raises InvalidArgument, naming a counter that is no integer."""
-        for name, value in self.counter.items():
-            if not isinstance(name, str) or type(value) is not int:
-                raise InvalidArgument(
-                    "the counter %r is %r, and counters are integers"
-                    % (name, value)
-                )
         # To look at a counter may make one of 0.
-        used = {name: one for name, one in self.counter.items() if one}
+        used = {
+            name: one for name, one in self._checked_counter().items() if one
+        }
         return json.dumps(used, sort_keys=True).encode()
+
+    def _checked_counter(self) -> Dict[str, int]:
+        return {
+            name: _record.checked(name, one)
+            for name, one in self.counter.items()
+        }
+
+    def _trained(self) -> List[bool]:
+        """Returns which parameters are trained, and not frozen."""
+        return [one.requires_grad for one in self._model.parameters()]
 
     def _set_counter(self, values: Mapping[str, int]) -> None:
         # The program may have a reference to it.
@@ -193,12 +207,6 @@ def parsed(text: bytes) -> Dict[str, Any]:
     if not isinstance(found, dict):
         raise data_loss("a peer's state is a %s" % type(found).__name__)
     return found
-
-
-def data_loss(text: str) -> Error:
-    error = Error(text)
-    error.code = Code.DATA_LOSS
-    return error
 
 
 def _keep_types(
@@ -226,95 +234,60 @@ def _as_given(given: Any, loaded: Any) -> Any:
     return given
 
 
-def _saved(states: Mapping[str, Any]) -> Tuple[bytes, List[torch.Tensor]]:
-    tensors: List[torch.Tensor] = []
-    tree = {
-        name: _packed(one, name, tensors) for name, one in states.items()
+# What value_of raises, and a tree that is of something else.
+_UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, RecursionError, TypeError,
+    ValueError,
+)
+
+
+def _saved(
+    states: Mapping[str, Any], trained: List[bool]
+) -> Tuple[bytes, List[torch.Tensor]]:
+    found: List[Tuple[str, torch.Tensor]] = []
+    trees = {
+        name: _state.tree_of(one, repr(name), "", found)
+        for name, one in states.items()
     }
-    return json.dumps(tree).encode(), tensors
+    forms = [_state.form_of(one, name) for name, one in found]
+    text = json.dumps(
+        {"objects": trees, "tensors": forms, "trained": trained}
+    )
+    return text.encode(), [one.detach() for _, one in found]
 
 
-def _checksum_of(states: Mapping[str, Any]) -> int:
-    text, tensors = _saved(states)
-    return checksum(tensors, zlib.crc32(text))
-
-
-def _packed(value: Any, where: str, tensors: List[torch.Tensor]) -> Any:
-    """Returns a value as what JSON has; its tensors go to the list."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, torch.Tensor):
-        tensors.append(value.detach())
-        return {
-            _TENSOR: [
-                len(tensors) - 1, str(value.dtype)[len("torch."):],
-                list(value.shape),
-            ]
+def _states_of(
+    text: bytes, tensors: List[torch.Tensor]
+) -> Tuple[Dict[str, Any], List[Any]]:
+    """Returns states by name, and which parameters are trained. Raises Error
+    with the code DATA_LOSS if they cannot be read."""
+    try:
+        found = parsed(text)
+        states = {
+            name: _state.value_of(tree, tensors)
+            for name, tree in found["objects"].items()
         }
-    if isinstance(value, (list, tuple)):
-        items = [
-            _packed(one, "%s[%d]" % (where, i), tensors)
-            for i, one in enumerate(value)
-        ]
-        return items if isinstance(value, list) else {_TUPLE: items}
-    if isinstance(value, dict):
-        pairs = []
-        for key, one in value.items():
-            if not isinstance(key, (int, str)):
-                raise _not_copied("%s has the key %r" % (where, key))
-            pairs.append([key, _packed(one, "%s[%r]" % (where, key), tensors)])
-        return {_PAIRS: pairs}
-    raise _not_copied(
-        "%s is a %s" % (where, type(value).__qualname__)
-    )
+        return states, list(found["trained"])
+    except _UNREADABLE as error:
+        raise data_loss("a peer's state cannot be read: %r" % error) from error
 
 
-def _not_copied(what: str) -> InvalidArgument:
-    return InvalidArgument(
-        what + ", which is not copied between workers: numbers, texts, "
-        "tensors, and lists and dicts of them are"
-    )
-
-
-def _unpacked(value: Any, tensors: List[torch.Tensor]) -> Any:
-    if isinstance(value, list):
-        return [_unpacked(one, tensors) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if _TENSOR in value:
-        return tensors[value[_TENSOR][0]]
-    if _TUPLE in value:
-        return tuple(_unpacked(one, tensors) for one in value[_TUPLE])
-    return {key: _unpacked(one, tensors) for key, one in value[_PAIRS]}
+def _checksum_of(states: Mapping[str, Any], trained: List[bool]) -> int:
+    text, tensors = _saved(states, trained)
+    return checksum(tensors, zlib.crc32(text))
 
 
 def tensors_of(text: bytes) -> List[torch.Tensor]:
     """Returns tensors of the types and sizes that `State.save` has noted,
     without memory. Raises Error with the code DATA_LOSS if it has not."""
-    found: Dict[int, torch.Tensor] = {}
+    found = []
     try:
-        for tree in parsed(text).values():
-            _find(tree, found)
-        return [found[i] for i in range(len(found))]
-    except (
-        ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
-        ValueError,
-    ) as error:  # What torch raises for sizes that are none, too.
+        for form in parsed(text)["tensors"]:
+            dtype, shape = _state.shape_of(form)
+            found.append(torch.empty(shape, dtype=dtype, device="meta"))
+    # torch raises RuntimeError for sizes that are none.
+    except (*_UNREADABLE, RuntimeError) as error:
         raise data_loss(
             "the tensors of a peer's state cannot be read: %r" % error
         ) from error
-
-
-def _find(value: Any, found: Dict[int, torch.Tensor]) -> None:
-    items: Iterable[Any] = ()
-    if isinstance(value, dict) and _TENSOR in value:
-        place, dtype, shape = value[_TENSOR]
-        found[place] = torch.empty(
-            shape, dtype=getattr(torch, dtype), device="meta"
-        )
-    elif isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, list):
-        items = value
-    for one in items:
-        _find(one, found)
+    return found

@@ -71,6 +71,7 @@ def follow(
     continues: Optional[Run] = None,
     checkpoint: Optional[Mapping[str, Any]] = None,
     checkpoint_own: Sequence[str] = (),
+    checkpoint_own_errors: bool = True,
     stop_on_sigterm: bool = True,
 ) -> Run:
     """Has each exchange of a model's gradients announced and decided.
@@ -98,7 +99,8 @@ def follow(
     continues: the run of a model that does not train any more: this one goes on
         with its stream, and with what Run.keep has set. Changes of the plan and checkpoints come with "train"
         only.
-    checkpoint, checkpoint_own, stop_on_sigterm: as for Run.keep.
+    checkpoint, checkpoint_own, checkpoint_own_errors, stop_on_sigterm: as for
+        Run.keep.
 
     Raises InvalidArgument for a model that cannot be followed, or a plan whose
     hook the exchange does not have; nothing has changed then.
@@ -138,7 +140,10 @@ def follow(
     if continues is not None:
         run._kept = continues._kept
     if checkpoint is not None:
-        run.keep(checkpoint, checkpoint_own, stop_on_sigterm=stop_on_sigterm)
+        run.keep(
+            checkpoint, checkpoint_own, own_errors=checkpoint_own_errors,
+            stop_on_sigterm=stop_on_sigterm,
+        )
     run._attach()
     if optimizer is not None:
         optimizer.register_step_pre_hook(run._check_step)
@@ -365,6 +370,7 @@ class Run:
         objects: Mapping[str, Any],
         own: Sequence[str] = (),
         *,
+        own_errors: bool = True,
         stop_on_sigterm: bool = True,
     ) -> None:
         """Sets what the checkpoints of the job are made of; of the run of the
@@ -379,6 +385,9 @@ class Run:
         own: the names of those of which each rank has its own. On another
             number of ranks their load_state_dicts is called with the states of
             all ranks that saved them.
+        own_errors: of a hook that Coxswain exchanges by, each rank's errors are
+            saved, with which training goes on bit by bit on as many ranks; or
+            only their mean, in so many times fewer bytes.
         stop_on_sigterm: SIGTERM is a request, of this process, to save after
             the step under way and to stop all ranks: see `stopping`. Called by
             the main thread.
@@ -391,7 +400,11 @@ class Run:
                 "are set once: this is the stream %r" % self.schedule.stream
             )
         sigterm = stop_on_sigterm and self.schedule.plan.enforced
-        self._kept = Kept(self.session, _schedules, objects, own, sigterm)
+        exchanges = isinstance(self._exchange, HookExchange)
+        self._kept = Kept(
+            self.session, _schedules, objects, own, sigterm, exchanges,
+            own_errors,
+        )
         _session.before_leaving(self.session, self.finish)
 
     @property

@@ -74,12 +74,13 @@ class Generations:
         timeout: float,
     ) -> None:
         """on_cpu, backend, timeout: of torch's process groups."""
+        # For `once`, too.
+        self.standing = Standing()
         self._state = state
         self._drain = drain
         self._once = once
         self._group = on_cpu, backend, timeout
         self._session: Optional[Session] = None
-        self._standing = Standing()
         self._fruitless = 0
         self._last_error = ""  # of a generation, since the last step
         self._finished = False  # the training function, and not called since
@@ -158,7 +159,7 @@ class Generations:
         try:
             _session.begin_generation(session)
             _group.make(session, *self._group)
-            recovery = recover(session, self._state, self._standing)
+            recovery = recover(session, self._state, self.standing)
             begun = self._state.step
             _log(recovery)
             regroup = self._once(session, recovery, held)
@@ -172,7 +173,7 @@ class Generations:
         if begun is not None and self._state.step > begun:
             self._fruitless = 0
             self._last_error = ""
-            self._standing.trained = session.generation or 0
+            self.standing.trained = session.generation or 0
         else:
             self._fruitless += 1
         try:

@@ -17,6 +17,9 @@ from ._model import check_group, pass_number
 
 HookWords = Union[str, Mapping[str, Any]]
 
+# CX_HOOK_BEHIND, CX_HOOK_TOOK_PART
+_BEHIND, _TOOK_PART = 1, 2
+
 # Buckets that the library may still use, by session and stream: an exception in
 # a pass must not free them.
 _in_use: Dict[Tuple[int, bytes], List[torch.Tensor]] = {}
@@ -145,9 +148,7 @@ class HookExchange:
             ctypes.byref(data),
             ctypes.byref(size),
         )
-        # string_at takes less than 2 GiB.
-        kept = (ctypes.c_char * size.value).from_address(data.value or 0)
-        return bytes(kept)
+        return _bytes_at(data, size)
 
     def load(self, parts: Sequence[bytes]) -> None:
         """Takes over what was saved: the parts of all ranks, or the whole."""
@@ -161,6 +162,44 @@ class HookExchange:
                 self._session._handle, self._stream, array, len(array)
             )
         )
+
+    # ---- from one generation to the next ----
+
+    def release(self, undo_last: bool) -> bytes:
+        """Returns what this rank's hook remembers, however the generation has
+        ended; nothing is exchanged after it. undo_last: the step that was
+        decided last is none."""
+        data, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._session._call(
+            "cx_hook_release",
+            self._stream,
+            int(undo_last),
+            ctypes.byref(data),
+            ctypes.byref(size),
+        )
+        return _bytes_at(data, size)
+
+    def recover(
+        self, kept: bytes, world_size: int, behind: bool, took_part: bool
+    ) -> float:
+        """Has the hook go on with what `release` has returned on this rank, in a
+        generation of that many ranks; b"": nothing. All ranks call it, before
+        the first step. behind, took_part: see Standing. Returns what the errors
+        of this rank were multiplied by."""
+        standing = _library.make(_library.HookStanding)
+        standing.flags = _BEHIND * behind + _TOOK_PART * took_part
+        text = ctypes.c_char_p(kept)
+        standing.state = ctypes.cast(text, ctypes.c_void_p)
+        standing.state_size = len(kept)
+        standing.world_size = world_size
+        scale = ctypes.c_double()
+        self._session._call(
+            "cx_hook_recover",
+            self._stream,
+            ctypes.byref(standing),
+            ctypes.byref(scale),
+        )
+        return scale.value
 
     # ---- the rest ----
 
@@ -217,6 +256,12 @@ def _sparse(what: str) -> InvalidArgument:
         'exchange="coxswain" is for dense gradients, and %s sparse: make '
         "embeddings with sparse=False, or leave `exchange` out" % what
     )
+
+
+def _bytes_at(data: ctypes.c_void_p, size: ctypes.c_size_t) -> bytes:
+    # string_at takes less than 2 GiB.
+    kind = ctypes.c_char * size.value
+    return bytes(kind.from_address(data.value or 0))
 
 
 def _dtype(tensor: torch.Tensor) -> int:

@@ -19,7 +19,7 @@ class Counters(Dict[str, int]):
         return 0
 
     def __setitem__(self, name: str, value: int) -> None:
-        super().__setitem__(name, _checked(name, value))
+        super().__setitem__(name, checked(name, value))
 
 
 @dataclasses.dataclass
@@ -39,7 +39,7 @@ def save(record: Record) -> bytes:
     parts = [number(record.progress)]
     # update() and setdefault() of a dict go past __setitem__.
     counters = {
-        name: _checked(name, one) for name, one in record.counters.items()
+        name: checked(name, one) for name, one in record.counters.items()
     }
     for numbers in (record.position, counters):
         given = sorted((name, one) for name, one in numbers.items() if one)
@@ -53,7 +53,9 @@ def save(record: Record) -> bytes:
     return b"".join(parts)
 
 
-def _checked(name: Any, value: Any) -> int:
+def checked(name: Any, value: Any) -> int:
+    """Returns a counter as an int. Raises InvalidArgument, naming it, if it is
+    none of 64 bits."""
     if not isinstance(name, str):
         raise InvalidArgument("the counter %r is not named by a text" % (name,))
     try:

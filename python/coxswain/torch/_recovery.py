@@ -10,15 +10,19 @@ from __future__ import annotations
 import array
 import contextlib
 import dataclasses
+import logging
 import random
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
-from ..errors import Code, Error
+from ..errors import Code, Error, data_loss
 from ..session import Session
 from ._copies import broadcast_bytes, broadcast_tensors
-from ._elastic_state import State, data_loss, tensors_of
+from ._hooks import HookExchange
+from ._elastic_state import State, tensors_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -30,11 +34,37 @@ class Standing:
         no state yet.
     recovered: the last generation that this rank began to train in; 0: none.
     trained: the one in which the state's last step was taken.
+    hook, hook_world: what its hook of Coxswain's remembers, and the number of
+        ranks that its errors are scaled for; 0: there is none.
+    behind, took_part: as the generation began, this rank has copied the state
+        of another one; it has taken all steps that the ranks go on from.
     """
 
     lineage: int = 0
     recovered: int = 0
     trained: int = 0
+    hook: bytes = b""
+    hook_world: int = 0
+    behind: bool = False
+    took_part: bool = False
+
+    def recover_hook(self, exchange: HookExchange) -> float:
+        """Has a generation's hook go on with what is kept. All ranks call it.
+        Returns what the errors of this rank were multiplied by."""
+        return exchange.recover(
+            self.hook, self.hook_world, self.behind, self.took_part
+        )
+
+    def keep_hook(
+        self, exchange: HookExchange, world_size: int, undo_last: bool
+    ) -> None:
+        """Keeps what the hook remembers at the end of its generation."""
+        try:
+            self.hook = exchange.release(undo_last)
+            self.hook_world = world_size
+        except Error as error:
+            self.hook, self.hook_world = b"", 0
+            _log.warning("what the hook of this rank remembers is lost: %s", error)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +140,11 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         _copy(session, state, source, newest.step, copies)
     # From here on it holds what all hold, whatever becomes of the rest.
     state.whole = True
+    standing.behind = copies
+    standing.took_part = (
+        standing.lineage == newest.lineage
+        and standing.recovered >= newest.trained
+    )
     standing.lineage = newest.lineage
     standing.trained = newest.trained
     if behind:

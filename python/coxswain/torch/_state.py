@@ -5,7 +5,8 @@ parameters and buffers by name, type and shape. Programs in C++ that have the
 same names go on from it, and the reverse.
 
 Any other state is _MAGIC, the class of what it is of, its structure as JSON,
-and its tensors as above.
+and its tensors as above. Elastic training sends the same structures from rank
+to rank, and the tensors beside them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _DTYPES = {
     "Float": torch.float32, "Double": torch.float64, "Half": torch.float16,
     "BFloat16": torch.bfloat16, "Long": torch.int64, "Int": torch.int32,
     "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
+    "UInt16": torch.uint16, "UInt32": torch.uint32, "UInt64": torch.uint64,
     "Bool": torch.bool, "ComplexFloat": torch.complex64,
     "ComplexDouble": torch.complex128,
 }
@@ -81,7 +83,7 @@ def save_state(kind: str, state: Any) -> List[Any]:
     an object of this class. Raises InvalidArgument, naming the part that cannot
     be saved."""
     tensors: List[Tuple[str, torch.Tensor]] = []
-    tree = _write(state, kind, "", tensors)
+    tree = tree_of(state, kind, "", tensors)
     if isinstance(state, Mapping) and "param_groups" in state:
         # For programs in C++, which do not read the structure.
         # Without a rate, or with None, the optimizer has one of its own.
@@ -109,7 +111,7 @@ def load_state(data: memoryview, kind: str, name: str) -> Any:
     try:
         tree = json.loads(reader.text())
         tensors = [_tensor(*one) for one in _forms(reader).values()]
-        return _read(tree, tensors)
+        return value_of(tree, tensors)
     except (IndexError, RecursionError, TypeError, ValueError) as error:
         raise data_loss(
             "the state of %r cannot be read: %s" % (name, error)
@@ -167,11 +169,13 @@ def _tensors_of(
     return found
 
 
-def _form(tensor: torch.Tensor, name: str) -> str:
+def form_of(tensor: torch.Tensor, name: str) -> str:
+    """Returns type and shape as a text. Raises InvalidArgument for a tensor
+    that has none."""
     known = _NAMES.get(tensor.dtype)
     if known is None or tensor.layout != torch.strided:
         raise InvalidArgument(
-            "%r is a tensor of %s, %s, which a checkpoint cannot have"
+            "%r is a tensor of %s, %s, which cannot be saved"
             % (name, tensor.dtype, tensor.layout)
         )
     return "%s [%s]" % (known, ", ".join(map(str, tensor.shape)))
@@ -183,7 +187,7 @@ def _save_tensors(tensors: Iterable[Tuple[str, torch.Tensor]]) -> List[Any]:
     for name, tensor in given:
         dense = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         size = dense.numel() * dense.element_size()
-        parts.append(text(name) + text(_form(tensor, name)) + number(size))
+        parts.append(text(name) + text(form_of(tensor, name)) + number(size))
         parts.append(Memory(dense.data_ptr(), size, dense))
     return parts
 
@@ -197,7 +201,7 @@ def _check_tensors(
     rest = dict(saved)
     differences = []
     for name, tensor in here:
-        form = _form(tensor, name)
+        form = form_of(tensor, name)
         if name not in rest:
             differences.append("%s (%s) not in the checkpoint" % (name, form))
         elif rest[name][0] != form:
@@ -222,7 +226,9 @@ def _check_tensors(
     return load
 
 
-def _shape(form: str) -> Tuple[torch.dtype, List[int]]:
+def shape_of(form: str) -> Tuple[torch.dtype, List[int]]:
+    """Returns type and shape of a text. Raises Error with the code DATA_LOSS if
+    it has none."""
     name, _, shape = form.partition(" ")
     dtype = _DTYPES.get(name)
     numbers = shape[1:-1].replace(" ", "")
@@ -236,7 +242,7 @@ def _shape(form: str) -> Tuple[torch.dtype, List[int]]:
 
 
 def _tensor(form: str, data: memoryview) -> torch.Tensor:
-    dtype, shape = _shape(form)
+    dtype, shape = shape_of(form)
     size = torch.empty((), dtype=dtype).element_size()
     count = 1
     for extent in shape:
@@ -269,13 +275,15 @@ def _forms(reader: Reader) -> Dict[str, Tuple[str, memoryview]]:
 # ---- structure ----
 
 
-def _write(
+def tree_of(
     value: Any, kind: str, path: str, tensors: List[Tuple[str, torch.Tensor]]
 ) -> Any:
-    """Returns what JSON has for a value: lists begin with what they are."""
+    """Returns what JSON has for a value, of an object of this class: lists begin
+    with what they are. Its tensors go to the list, with names. Raises
+    InvalidArgument, naming the part that is nothing of that."""
 
     def inner(one: Any, name: Any) -> Any:
-        return _write(one, kind, "%s/%s" % (path, name), tensors)
+        return tree_of(one, kind, "%s/%s" % (path, name), tensors)
 
     if isinstance(value, torch.Tensor):
         # Unique, although keys of several types may read alike.
@@ -295,13 +303,15 @@ def _write(
         if isinstance(value, sequence):
             return [form, [inner(one, i) for i, one in enumerate(value)]]
     raise InvalidArgument(
-        "the state of %s has a %s at %r, which a checkpoint cannot have: "
+        "the state of %s has a %s at %r, which cannot be saved or copied: "
         "numbers, texts, bytes, tensors, and lists, tuples, sets and dicts of "
-        "them can be saved" % (kind, class_of(value), path or "/")
+        "them can" % (kind, class_of(value), path or "/")
     )
 
 
-def _read(tree: Any, tensors: List[torch.Tensor]) -> Any:
+def value_of(tree: Any, tensors: List[torch.Tensor]) -> Any:
+    """Returns the value of what JSON has. Raises IndexError, TypeError,
+    ValueError or RecursionError for something else."""
     if not isinstance(tree, list):
         return tree
     form, content = tree
@@ -313,10 +323,10 @@ def _read(tree: Any, tensors: List[torch.Tensor]) -> Any:
         return base64.b64decode(content, validate=True)
     if form in ("dict", "count"):
         pairs = {
-            _read(key, tensors): _read(one, tensors) for key, one in content
+            value_of(key, tensors): value_of(one, tensors) for key, one in content
         }
         return collections.Counter(pairs) if form == "count" else pairs
     kinds: Dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
     if form not in kinds:
         raise ValueError("%r is no part of a state" % (form,))
-    return kinds[form](_read(one, tensors) for one in content)
+    return kinds[form](value_of(one, tensors) for one in content)

@@ -1,0 +1,218 @@
+"""Scenes of hook_state_test: what hooks of Coxswain's remember goes along."""
+
+import hashlib
+import importlib
+import os
+import struct
+import sys
+
+import scene_support
+import torch
+import torch.distributed as dist
+from attempts import attempts
+from checkpoint_scenes import Shared
+from scene_support import check, digest, network, plan_set, raised
+from torch.nn.parallel import DistributedDataParallel
+
+import coxswain
+import coxswain.torch as cx
+
+HOOKS = {
+    "powersgd": "powersgd(rank=2,start_step=2)",
+    "wrapped": "fp16(powersgd(rank=2,start_step=2))",
+    "int8": "int8(block=32)",
+    "mean": "powersgd(rank=2,start_step=2)",
+    "sigterm": "powersgd(rank=2,start_step=2)",
+}
+STEPS = 4  # of an attempt
+
+
+def network_of(hook):
+    """Returns a model; with int8 one whose buckets do not change after a first
+    step, as blocks are cut from them."""
+    torch.manual_seed(0)
+    return torch.nn.Linear(16, 8, bias=False) if hook == "int8" else network()
+
+
+def made(hook):
+    model = DistributedDataParallel(network_of(hook))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def step(model, optimizer, number):
+    """Takes a step with data that each rank has for itself."""
+    seed = 100 * number + dist.get_rank()
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed))
+    model(x).sub(x.sum(1, keepdim=True)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def on_all_ranks(value):
+    """Returns a value, once it is known that all ranks have the same."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    check(all(one == values[0] for one in values), values)
+    return value
+
+
+def remembered(*runs):
+    """Returns a text that is the same if the hooks remember the same."""
+    found = hashlib.sha256()
+    for run in runs:
+        found.update(run.state_dict()["hook"])
+    return on_all_ranks(found.hexdigest()[:16])
+
+
+def hooked():
+    """Trains two models, from where the attempt before has ended. A job whose
+    name ends with "whole" has one attempt for the steps of two."""
+    job = os.environ["COXSWAIN_JOB"]
+    kind, _, whole = job.partition("-")
+    session = cx.init(plan={"hook": HOOKS[kind], "checkpoint_every": STEPS})
+    models = [made(kind), made(kind)]
+    kept = {}
+    for name, (model, optimizer) in zip(("model", "critic"), models):
+        kept[name], kept[name + "_optimizer"] = model, optimizer
+    runs = [
+        cx.follow(
+            *models[0], exchange="coxswain", checkpoint=kept,
+            checkpoint_own_errors=kind != "mean",
+        )
+    ]
+    begin = runs[0].resume()
+    # It is followed later, and goes on all the same.
+    runs.append(cx.follow(*models[1], exchange="coxswain"))
+    check([run.schedule.step for run in runs] == [begin, begin])
+    tell("BEGINS", job, begin, remembered(*runs))
+    for number in range(begin, begin + STEPS * (2 if whole else 1)):
+        for model, optimizer in models:
+            step(model, optimizer, number)
+        if number + 1 == STEPS:
+            check(runs[0].save_if_asked())
+    end = runs[0].schedule.step
+    digests = [on_all_ranks(digest(model)) for model, _ in models]
+    tell("ENDS", job, end, remembered(*runs), *digests)
+    saved = runs[0].finish()
+    check(saved.step == end and saved.error is None, saved)
+    if session.rank == 0:
+        found = session.checkpoints.find()
+        check(found.hook == coxswain.canonical_hook(HOOKS[kind]), found)
+
+
+def tell(what, job, *more):
+    """Prints a line, on one rank."""
+    if dist.get_rank() == 0:
+        print(what, job, dist.get_world_size(), *more, flush=True)
+
+
+def another_hook():
+    """A checkpoint of another hook is refused, and changes nothing."""
+    cx.init(plan={"hook": "int8"})
+    model, optimizer = made("powersgd")
+    kept = {"model": model, "model_optimizer": optimizer}
+    run = cx.follow(model, optimizer, exchange="coxswain", checkpoint=kept)
+    before = digest(model)
+    error = raised(coxswain.Error, run.resume)
+    check(error.code is coxswain.Code.FAILED_PRECONDITION, error)
+    check("of hook 'powersgd" in str(error) and "'int8'" in str(error), error)
+    check('resume(objects=["model"])' in str(error), error)
+    check(digest(model) == before and run.schedule.step == 0)
+    check(run.resume(objects=["model"]) == 3 * STEPS)
+    check(digest(model) != before)
+    tell("REFUSED", "powersgd")
+
+
+def changed():
+    """The plan gets a hook with a state while it trains and saves."""
+    session = cx.init(plan={"hook": "bf16", "checkpoint_every": 1})
+    model, optimizer = made("changed")
+    kept = {"model": model, "optimizer": optimizer}
+    run = cx.follow(model, optimizer, exchange="coxswain", checkpoint=kept)
+    begin = run.resume()
+    hook = coxswain.canonical_hook(HOOKS["powersgd"])
+    check((run.plan.hook == hook) == (begin > 0), run.plan.hook)
+    tell("BEGINS", "changed", begin, remembered(run))
+    if not begin:
+        if session.rank == 0:
+            plan_set(session, "hook=" + hook, "hook_state=reset")
+        session.barrier("the plan is set", timeout=60)
+        while run.plan.hook != hook:
+            step(model, optimizer, run.schedule.step)
+        # It has not exchanged anything yet.
+        saved = run.finish()
+        check(saved.step == run.schedule.step and saved.error is None, saved)
+    for _ in range(STEPS):
+        step(model, optimizer, run.schedule.step)
+    tell("ENDS", "changed", run.schedule.step, remembered(run))
+
+
+def header(run):
+    """Returns the spec, the steps and the size of what a hook remembers: see
+    docs/hook-state-format.md."""
+    state = run.state_dict()["hook"]
+    (size,) = struct.unpack_from("<I", state, 8)
+    spec = state[12 : 12 + size].decode()
+    return spec, struct.unpack_from("<q", state, 12 + size)[0], len(state)
+
+
+def in_cpp():
+    """A program in C++ goes on with the hook, and this one from there."""
+    cx.init(plan={"hook": "int8", "checkpoint_every": 1})
+    attempt = os.environ["COXSWAIN_ATTEMPT"]
+    network = Shared()
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.125)
+    kept = {"model": model}
+    if attempt == "0":
+        kept["optimizer"] = optimizer
+    run = cx.follow(model, optimizer, exchange="coxswain", checkpoint=kept)
+    begin = run.resume()
+    spec, steps, size = header(run)
+    check((spec, steps) == ("int8", begin), spec, steps, begin)
+    check((size > 300) == (begin > 0), size)
+    for number in range(begin, begin + 3):
+        model(number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    tell("IN CPP", "int8", begin, header(run)[1])
+
+
+def sigterm():
+    """SIGTERM ends it, and it goes on from there."""
+    session = cx.init(plan={"hook": HOOKS["sigterm"]})
+    model, optimizer = made("sigterm")
+    kept = {"model": model, "optimizer": optimizer}
+    run = cx.follow(model, optimizer, exchange="coxswain", checkpoint=kept)
+    begin = run.resume()
+    tell("BEGINS", session.job, begin, remembered(run))
+    while not run.stopping and (begin == 0 or run.schedule.step < begin + 2):
+        step(model, optimizer, run.schedule.step)
+        if run.schedule.step == STEPS:
+            print("STANDS", flush=True)
+    tell("ENDS", session.job, run.schedule.step, remembered(run), run.stopping)
+
+
+def together():
+    importlib.import_module("torch._dynamo")  # optimizers do that
+    cpp = os.environ["SCENE_IN_CPP"]
+    plan = []
+    for kind in ("powersgd", "wrapped", "int8"):
+        plan += [("hooked", kind, 0, 2), ("hooked", kind, 1, 2),
+                 ("hooked", kind + "-whole", 0, 2)]
+    plan += [("hooked", "powersgd", 2, 3), ("another_hook", "powersgd", 3, 2)]
+    plan += [("hooked", "mean", 0, 4), ("hooked", "mean", 1, 2),
+             ("hooked", "mean", 2, 3)]
+    plan += [("changed", "changed", 0, 2), ("changed", "changed", 1, 2)]
+    plan += [("hooked", "wrapped", 2, 4), ("hooked", "wrapped", 3, 3),
+             ("hooked", "int8", 2, 3), ("hooked", "int8", 3, 1)]
+    attempts(globals(), plan + [
+        ("in_cpp", "int8-cpp", 0, 1), (cpp, "int8-cpp", 1, 1),
+        ("in_cpp", "int8-cpp", 2, 1),
+    ])
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    scene_support.whole_lines()
+    globals()[sys.argv[1]]()
