@@ -16,7 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 import coxswain.torch as cx
 
 # Layers, features, samples of a rank, the bucket's cap in MiB.
-MODELS = {"small": (64, 64, 4, 0.015), "large": (8, 1024, 32, 25)}
+MODELS = {
+    "small": (64, 64, 4, 0.015),
+    "large": (8, 1024, 32, 25),
+    # As good as nothing but the exchange.
+    "exchange": (8, 1024, 1, 25),
+}
 
 
 @cx.hook

@@ -10,9 +10,10 @@
 namespace coxswain {
 namespace {
 
-// Of the flat communicator: more ranks form a ring, in which a host sends each
-// slice but one, however many ranks it has; but to reduce half floats.
-constexpr int kDirectRanks = 8;
+// Of the flat communicator, where much is exchanged: more ranks form a ring, in
+// which a host sends each slice but one, however many ranks it has; but to
+// reduce half floats.
+constexpr int kDirectRanks = 2;
 
 int64_t Width(DType dtype) { return static_cast<int64_t>(SizeOf(dtype)); }
 

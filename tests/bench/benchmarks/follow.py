@@ -1,12 +1,16 @@
 """What it costs torch's DistributedDataParallel to be followed: announced to
 the coordinator, and decided, while torch exchanges over Gloo, or Coxswain does
-over shared memory."""
+over shared memory; and what PowerSGD saves over a slow link between two hosts,
+which are network namespaces (hosts.py)."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 
+import hosts as networks
 from measure import Benchmark, Result, Row
 
 ROUNDS = 8
@@ -61,26 +65,48 @@ STEP_OWN = Row(
     'a step with exchange="coxswain" of 64 layers of 16 KiB, in buckets of one, '
     "2 ranks on one host, by a hook in Python that yields one all-reduce",
 )
+LINK = "1gbit"
+LINK_HOOK = "powersgd(rank=4,start_step=2)"
+LINK_STEPS = 5
+GIGABIT = Row(
+    "follow_gigabit_powersgd",
+    "DDP",
+    "ms",
+    'a step with exchange="coxswain" of 8 layers of 4 MiB and one sample, by '
+    "powersgd(rank=4), 2 hosts with a link of 1 Gbit/s",
+    goal=5,
+)
+
+
+def _launcher(context, *arguments):
+    if not context.coxswain or not context.c_library:
+        raise RuntimeError("needs --coxswain and --c-library")
+    return [
+        context.coxswain, "run", "--no-prefix", "--log-level", "error",
+        *arguments, "--", sys.executable,
+        os.path.join(_BENCH, "followed_ddp.py"),
+    ]
+
+
+def _environment(context, **more):
+    return dict(
+        os.environ,
+        COXSWAIN_LIBRARY=context.c_library,
+        PYTHONPATH=os.path.join(_TREE, "python"),
+        **more,
+    )
 
 
 def _measure(context, model, *more):
-    if not context.coxswain or not context.c_library:
-        raise RuntimeError("needs --coxswain and --c-library")
-    command = [
-        context.coxswain, "run", "--no-prefix", "--log-level", "error",
-        "--nproc", "2", "--", sys.executable,
-        os.path.join(_BENCH, "followed_ddp.py"), model,
+    command = _launcher(context, "--nproc", "2") + [
+        model,
         "--rounds", str(context.samples or ROUNDS), "--steps", str(STEPS),
         *more,
     ]
     cores = context.cores
     done = subprocess.run(
         command,
-        env=dict(
-            os.environ,
-            COXSWAIN_LIBRARY=context.c_library,
-            PYTHONPATH=os.path.join(_TREE, "python"),
-        ),
+        env=_environment(context),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -90,12 +116,79 @@ def _measure(context, model, *more):
         # Not the one core of this process.
         preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
     )
-    lines = [line for line in done.stdout.splitlines() if line[:1] == "{"]
-    if done.returncode != 0 or not lines:
-        raise RuntimeError(
-            "%s ended with %d: %s" % (command, done.returncode, done.stderr)
-        )
+    return _rounds(command, done.returncode, done.stdout, done.stderr)
+
+
+def _rounds(command, code, output, error):
+    lines = [line for line in output.splitlines() if line[:1] == "{"]
+    if code != 0 or not lines:
+        raise RuntimeError("%s ended with %d: %s" % (command, code, error))
     return [json.loads(line) for line in lines]
+
+
+@contextlib.contextmanager
+def _coordinator(context, host):
+    """Yields the address of a coordinator on that host."""
+    with tempfile.TemporaryDirectory(prefix="coxswain-bench-") as folder:
+        port = os.path.join(folder, "port")
+        process = subprocess.Popen(
+            host.within()
+            + [context.coxswain, "serve", "--insecure"]
+            + ["--listen", host.address + ":0", "--port-file", port]
+            + ["--state-dir", os.path.join(folder, "state")]
+            + ["--log-level", "warning"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            process.stdout.readline()  # It listens.
+            with open(port) as file:
+                yield "%s:%s" % (host.address, file.read().strip())
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()
+
+
+def measure_gigabit(context):
+    if not context.coxswain or not context.c_library:
+        raise RuntimeError("needs --coxswain and --c-library")
+    cores = context.cores
+    with networks.cable(LINK) as hosts, _coordinator(
+        context, hosts[0]
+    ) as address:
+        processes = []
+        for number, host in enumerate(hosts):
+            command = host.within() + _launcher(
+                context,
+                *("--nnodes", "2", "--nproc", "1", "--node", host.name),
+                *("--coordinator", address, "--job", "bench"),
+            )
+            command += ["exchange", "--hook", LINK_HOOK]
+            command += ["--rounds", str(context.samples or ROUNDS)]
+            command += ["--steps", str(LINK_STEPS)]
+            mine = {cores[number % len(cores)]} if cores else None
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    env=_environment(context, GLOO_SOCKET_IFNAME=host.device),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    preexec_fn=(lambda mine=mine: os.sched_setaffinity(0, mine))
+                    if mine
+                    else None,
+                )
+            )
+        ended = [process.communicate(timeout=TIMEOUT) for process in processes]
+        rounds = _rounds(
+            command,
+            max(abs(process.returncode) for process in processes),
+            "".join(output for output, _ in ended),
+            "".join(error for _, error in ended),
+        )
+    return [_steps(GIGABIT, rounds, "coxswain", "plain")]
 
 
 def _milliseconds(rounds, name):
@@ -155,4 +248,5 @@ BENCHMARKS = [
     Benchmark([BUCKET, BUCKET_HOOK, STEP_SMALL], measure_small),
     Benchmark([STEP, STEP_HOOK, STEP_COXSWAIN], measure_large),
     Benchmark([STEP_OWN], measure_own),
+    Benchmark([GIGABIT], measure_gigabit),
 ]
