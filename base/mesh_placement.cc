@@ -1,0 +1,90 @@
+// PlacementHint() of mesh.h.
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/mesh.h"
+
+namespace coxswain {
+namespace {
+
+// Those of an error.
+constexpr size_t kMaxNamed = 4;
+
+std::string FirstFew(const std::vector<std::string>& words) {
+  const size_t named = std::min(words.size(), kMaxNamed);
+  std::string text = absl::StrJoin(words.begin(), words.begin() + named, ", ");
+  if (named < words.size()) {
+    absl::StrAppend(&text, " and ", words.size() - named, " more");
+  }
+  return text;
+}
+
+std::vector<std::string> HostsOf(const std::vector<int>& ranks,
+                                 const std::vector<std::string>& hosts) {
+  std::vector<std::string> found;
+  for (const int rank : ranks) {
+    if (std::find(found.begin(), found.end(), hosts[rank]) == found.end()) {
+      found.push_back(hosts[rank]);
+    }
+  }
+  return found;
+}
+
+std::string HintAlong(const Mesh& mesh, const MeshAxes& axes, int largest,
+                      const std::vector<std::string>& hosts) {
+  // Ranks of one group are apart by what the axes behind it have: so many
+  // workers in a row hold whole groups.
+  int block = 1;
+  for (size_t i = axes.front(); i < mesh.axes().size(); ++i) {
+    block *= mesh.axes()[i].size;
+  }
+  if (mesh.GroupSize(axes) == 1 || block > largest) return "";
+  const std::vector<std::vector<int>> groups = mesh.GroupsAlong(axes);
+  const std::vector<int>* first = nullptr;
+  size_t apart = 0;
+  for (const std::vector<int>& group : groups) {
+    const bool together = std::all_of(
+        group.begin(), group.end(),
+        [&](int rank) { return hosts[rank] == hosts[group.front()]; });
+    if (together) continue;
+    ++apart;
+    if (first == nullptr) first = &group;
+  }
+  if (first == nullptr) return "";
+  std::vector<std::string> ranks;
+  for (const int rank : *first) ranks.push_back(absl::StrCat(rank));
+  const std::string name = mesh.NameOf(axes);
+  return absl::StrCat(
+      name, "=", mesh.GroupSize(axes), " spans hosts: ", apart, " of ",
+      groups.size(), " groups, the first of ranks ", FirstFew(ranks), " on ",
+      FirstFew(HostsOf(*first, hosts)), "; start a multiple of ", block,
+      " workers on each host, so that ", name, " stays within one");
+}
+
+}  // namespace
+
+std::string PlacementHint(const Mesh& mesh,
+                          const std::vector<std::string>& hosts) {
+  if (mesh.empty() || hosts.size() != static_cast<size_t>(mesh.size())) {
+    return "";
+  }
+  std::map<std::string, int> workers;
+  int largest = 0;
+  for (const std::string& host : hosts) {
+    largest = std::max(largest, ++workers[host]);
+  }
+  if (workers.size() == 1) return "";
+  for (const absl::string_view axis : {"tp", "shard"}) {
+    const MeshAxes axes = mesh.AxesOf({axis});
+    if (axes.empty()) continue;
+    const std::string hint = HintAlong(mesh, axes, largest, hosts);
+    if (!hint.empty()) return hint;
+  }
+  return "";
+}
+
+}  // namespace coxswain
