@@ -15,12 +15,6 @@ namespace coxswain {
 
 class MemberContext;  // client/rpc/member_context.h
 
-// One dimension of a device mesh, such as {"dp", 4}.
-struct MeshAxis {
-  std::string name;
-  int size = 0;
-};
-
 // Some ranks of a generation, and the communicator that connects them. Made
 // by Session. Immutable, hence thread-safe; the communicator has its own
 // rules.

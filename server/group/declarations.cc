@@ -32,10 +32,10 @@ std::string NameGroupRanks(const std::vector<int>& ranks) {
 }
 
 StateBatch RecordOf(const std::string& table, const Declaration& declaration) {
-  const bool mesh = !declaration.axes.empty();
+  const bool mesh = declaration.mesh.has_value();
   return StateBatch().Put(
       table, NameRecord(mesh ? kMeshRecord : kGroupRecord, declaration.name),
-      mesh ? EncodeAxes(declaration.axes)
+      mesh ? EncodeMesh(*declaration.mesh)
            : EncodeRanks(declaration.groups.front().ranks));
 }
 
@@ -47,16 +47,16 @@ const GroupInfo* Declarations::Find(absl::string_view name) const {
 }
 
 bool Declarations::HasMesh(absl::string_view name,
-                           const std::vector<MeshAxis>& axes) const {
+                           const DeclaredMesh& mesh) const {
   const auto it = meshes_.find(name);
-  return it != meshes_.end() && it->second == axes;
+  return it != meshes_.end() && it->second == mesh;
 }
 
 void Declarations::Declare(Declaration declaration, DeclareDone done,
                            ScopeWork* work) {
   std::optional<uint64_t> blocker;
   const auto mesh = pending_of_mesh_.find(declaration.name);
-  if (!declaration.axes.empty() && mesh != pending_of_mesh_.end()) {
+  if (declaration.mesh.has_value() && mesh != pending_of_mesh_.end()) {
     blocker = mesh->second;
   }
   for (const GroupInfo& group : declaration.groups) {
@@ -80,12 +80,12 @@ void Declarations::Declare(Declaration declaration, DeclareDone done,
 
 absl::StatusOr<bool> Declarations::Check(const Declaration& declaration) const {
   const auto mesh = meshes_.find(declaration.name);
-  if (!declaration.axes.empty() && mesh != meshes_.end()) {
-    if (mesh->second == declaration.axes) return true;
+  if (declaration.mesh.has_value() && mesh != meshes_.end()) {
+    if (mesh->second == *declaration.mesh) return true;
     return absl::FailedPreconditionError(
         absl::StrCat("mesh \"", declaration.name, "\" is declared as ",
-                     MeshToString(declaration.axes), ", but was declared as ",
-                     MeshToString(mesh->second)));
+                     declaration.mesh->ToString(), ", but was declared as ",
+                     mesh->second.ToString()));
   }
   size_t added = 0;
   for (const GroupInfo& group : declaration.groups) {
@@ -105,7 +105,7 @@ absl::StatusOr<bool> Declarations::Check(const Declaration& declaration) const {
         absl::StrCat("the limit max_groups of ", max_groups_,
                      " groups per generation is reached"));
   }
-  return declaration.axes.empty() && added == 0;
+  return !declaration.mesh.has_value() && added == 0;
 }
 
 void Declarations::Start(Request request, ScopeWork* work) {
@@ -123,7 +123,7 @@ void Declarations::Start(Request request, ScopeWork* work) {
   for (const GroupInfo& group : request.declaration.groups) {
     pending_of_group_[group.name] = id;
   }
-  if (!request.declaration.axes.empty()) {
+  if (request.declaration.mesh.has_value()) {
     pending_of_mesh_[request.declaration.name] = id;
   }
   pending_[id].first = std::move(request);
@@ -140,7 +140,7 @@ void Declarations::Committed(uint64_t id, const absl::Status& status,
   for (const GroupInfo& group : declaration.groups) {
     pending_of_group_.erase(group.name);
   }
-  if (!declaration.axes.empty()) pending_of_mesh_.erase(declaration.name);
+  if (declaration.mesh.has_value()) pending_of_mesh_.erase(declaration.name);
   if (status.ok()) Install(declaration);
   Answer(std::move(pending.first.done),
          status.ok() ? status
@@ -158,8 +158,8 @@ void Declarations::Install(const Declaration& declaration) {
   for (const GroupInfo& group : declaration.groups) {
     groups_.emplace(group.name, group);
   }
-  if (!declaration.axes.empty()) {
-    meshes_.emplace(declaration.name, declaration.axes);
+  if (declaration.mesh.has_value()) {
+    meshes_.emplace(declaration.name, *declaration.mesh);
   }
 }
 

@@ -5,14 +5,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "server/generation/scoped_component.h"
+#include "server/group/declared_mesh.h"
 #include "server/group/group_records.h"
-#include "server/group/mesh.h"
 #include "server/state/state_store.h"
 
 namespace coxswain::server {
@@ -30,7 +31,7 @@ struct GroupInfo {
 // Groups that are declared together: one by itself, or all of a mesh.
 struct Declaration {
   std::string name;
-  std::vector<MeshAxis> axes;  // of a mesh; else empty
+  std::optional<DeclaredMesh> mesh;  // if it is one
   std::vector<GroupInfo> groups;
 };
 using DeclareDone = std::function<void(const absl::Status&)>;
@@ -56,7 +57,7 @@ class Declarations {
   // Null if there is no such group.
   const GroupInfo* Find(absl::string_view name) const;
   // Returns whether it is declared, and as this.
-  bool HasMesh(absl::string_view name, const std::vector<MeshAxis>& axes) const;
+  bool HasMesh(absl::string_view name, const DeclaredMesh& mesh) const;
 
   // Answers all that wait with `status`.
   void End(const absl::Status& status, ScopeWork* work);
@@ -81,7 +82,7 @@ class Declarations {
   const size_t max_groups_;
   const size_t max_waiting_;
   std::map<std::string, GroupInfo, std::less<>> groups_;
-  std::map<std::string, std::vector<MeshAxis>, std::less<>> meshes_;
+  std::map<std::string, DeclaredMesh, std::less<>> meshes_;
   // Being committed. A later declaration of one of the names waits for the
   // outcome, which has whether it is a repetition.
   std::map<uint64_t, Pending> pending_;

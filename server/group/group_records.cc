@@ -34,12 +34,15 @@ std::string EncodeRanks(const std::vector<int>& ranks) {
   return SerializeRecord(proto);
 }
 
-std::string EncodeAxes(const std::vector<MeshAxis>& axes) {
+std::string EncodeMesh(const DeclaredMesh& mesh) {
   state::v1::Mesh proto;
-  for (const MeshAxis& axis : axes) {
+  for (const MeshAxis& axis : mesh.mesh.axes()) {
     auto* const kept = proto.add_axes();
     kept->set_name(axis.name);
     kept->set_size(axis.size);
+  }
+  for (const MeshAxes& axes : mesh.joined) {
+    proto.add_joined()->mutable_axes()->Assign(axes.begin(), axes.end());
   }
   return SerializeRecord(proto);
 }
@@ -73,10 +76,10 @@ absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes) {
   return ranks;
 }
 
-absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes) {
+absl::StatusOr<DeclaredMesh> DecodeMesh(absl::string_view bytes) {
   state::v1::Mesh proto;
   if (!ParseRecord(bytes, &proto)) return Damaged("a mesh", bytes);
-  std::vector<MeshAxis> axes;
+  MeshRequest request;
   int64_t world = 1;
   for (const auto& axis : proto.axes()) {
     const int64_t size = axis.size();
@@ -84,14 +87,23 @@ absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes) {
       return Damaged("a mesh", bytes);
     }
     world *= size;
-    axes.push_back({axis.name(), static_cast<int>(size)});
+    request.axes.push_back({axis.name(), static_cast<int>(size)});
+  }
+  const int64_t sets = int64_t{proto.axes_size()} + proto.joined_size();
+  if (sets * world > kMost) return Damaged("a mesh", bytes);
+  for (const auto& joined : proto.joined()) {
+    std::vector<std::string>& names = request.joined.emplace_back();
+    for (const int32_t axis : joined.axes()) {
+      if (axis < 0 || axis >= proto.axes_size()) {
+        return Damaged("a mesh", bytes);
+      }
+      names.push_back(request.axes[axis].name);
+    }
   }
   // Its sizes were checked above, and make this world.
-  if (!ValidateMesh(axes, static_cast<int>(world)).ok() ||
-      static_cast<int64_t>(axes.size()) * world > kMost) {
-    return Damaged("a mesh", bytes);
-  }
-  return axes;
+  auto mesh = DeclaredMesh::Create(std::move(request), static_cast<int>(world));
+  if (!mesh.ok()) return Damaged("a mesh", bytes);
+  return mesh;
 }
 
 absl::StatusOr<std::vector<BarrierRequest>> DecodeRequests(

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
-#include "server/group/mesh.h"
+#include "server/group/declared_mesh.h"
 
 namespace coxswain::server {
 
@@ -29,14 +29,14 @@ std::string NameRecord(char kind, absl::string_view name);
 std::string BarrierRecord(uint64_t sequence);
 
 std::string EncodeRanks(const std::vector<int>& ranks);
-std::string EncodeAxes(const std::vector<MeshAxis>& axes);
+std::string EncodeMesh(const DeclaredMesh& mesh);
 std::string EncodeRequests(const std::vector<BarrierRequest>& requests);
 
 // DATA_LOSS if the bytes are not what was encoded, or name ranks or a mesh that
 // cannot be (see kMaxWorldSize): nothing is made of its size before.
 absl::StatusOr<uint64_t> DecodeBarrierRecord(absl::string_view key);
 absl::StatusOr<std::vector<int>> DecodeRanks(absl::string_view bytes);
-absl::StatusOr<std::vector<MeshAxis>> DecodeAxes(absl::string_view bytes);
+absl::StatusOr<DeclaredMesh> DecodeMesh(absl::string_view bytes);
 absl::StatusOr<std::vector<BarrierRequest>> DecodeRequests(
     absl::string_view bytes);
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status_matchers.h"
+#include "proto/state.pb.h"
 #include "server/options/options.h"
 
 namespace coxswain::server {
@@ -21,16 +22,22 @@ TEST(GroupRecordsTest, RanksAndAxesAreReadAsTheyWereWritten) {
   EXPECT_THAT(ranks, ElementsAre(5, 0, kMaxWorldSize - 1));
   ASSERT_OK_AND_ASSIGN(const std::vector<int> all, DecodeRanks(""));
   EXPECT_THAT(all, IsEmpty());
-  const std::vector<MeshAxis> mesh = {{"data", 128}, {"model", 64}, {"x", 1}};
-  ASSERT_OK_AND_ASSIGN(const auto axes, DecodeAxes(EncodeAxes(mesh)));
-  EXPECT_EQ(axes, mesh);
+  ASSERT_OK_AND_ASSIGN(
+      const DeclaredMesh mesh,
+      DeclaredMesh::Create({{{"data", 128}, {"model", 64}, {"x", 1}},
+                            {{"data", "x"}, {"data", "model", "x"}}},
+                           128 * 64));
+  ASSERT_OK_AND_ASSIGN(const auto read, DecodeMesh(EncodeMesh(mesh)));
+  EXPECT_EQ(read, mesh);
 }
 
 TEST(GroupRecordsTest, NamesOfAxesAreAnyBytes) {
-  const std::vector<MeshAxis> mesh = {{"\xff\xc3(", 2},
-                                      {std::string("\0", 1), 2}};
-  ASSERT_OK_AND_ASSIGN(const auto axes, DecodeAxes(EncodeAxes(mesh)));
-  EXPECT_EQ(axes, mesh);
+  ASSERT_OK_AND_ASSIGN(
+      const DeclaredMesh mesh,
+      DeclaredMesh::Create({{{"\xff\xc3(", 2}, {std::string("\0", 1), 2}}, {}},
+                           4));
+  ASSERT_OK_AND_ASSIGN(const auto read, DecodeMesh(EncodeMesh(mesh)));
+  EXPECT_EQ(read, mesh);
 }
 
 TEST(GroupRecordsTest, ABarrierIsReadAsItWasWrittenOrNotAtAll) {
@@ -64,6 +71,18 @@ TEST(GroupRecordsTest, RanksThatCannotBeAreRefused) {
 
 TEST(GroupRecordsTest, AMeshThatCannotBeIsRefused) {
   constexpr int kHuge = std::numeric_limits<int>::max();
+  const auto record = [](const std::vector<MeshAxis>& axes,
+                         const std::vector<std::vector<int>>& joined = {}) {
+    state::v1::Mesh mesh;
+    for (const MeshAxis& axis : axes) {
+      mesh.add_axes()->set_name(axis.name);
+      mesh.mutable_axes()->rbegin()->set_size(axis.size);
+    }
+    for (const std::vector<int>& each : joined) {
+      mesh.add_joined()->mutable_axes()->Assign(each.begin(), each.end());
+    }
+    return mesh.SerializeAsString();
+  };
   std::vector<MeshAxis> many;
   for (int i = 0; i < 100; ++i) many.push_back({std::to_string(i), 1});
   many.push_back({"data", kMaxWorldSize / 2});
@@ -73,7 +92,18 @@ TEST(GroupRecordsTest, AMeshThatCannotBeIsRefused) {
         std::vector<MeshAxis>{{"a", 2}, {"a", 2}},
         std::vector<MeshAxis>{{"a", kHuge}, {"b", kHuge}, {"c", kHuge}},
         many}) {
-    EXPECT_THAT(DecodeAxes(EncodeAxes(axes)), StatusIs(kDataLoss, testing::_));
+    EXPECT_THAT(DecodeMesh(record(axes)), StatusIs(kDataLoss, testing::_));
+  }
+  const std::vector<MeshAxis> pair = {{"a", 2}, {"b", 2}};
+  EXPECT_OK(DecodeMesh(record(pair, {{0, 1}})));
+  for (const std::vector<std::vector<int>>& joined :
+       {std::vector<std::vector<int>>{{}}, std::vector<std::vector<int>>{{0}},
+        std::vector<std::vector<int>>{{0, 2}},
+        std::vector<std::vector<int>>{{-1, 0}},
+        std::vector<std::vector<int>>{{0, 0}},
+        std::vector<std::vector<int>>{{0, 1}, {0, 1}}}) {
+    EXPECT_THAT(DecodeMesh(record(pair, joined)),
+                StatusIs(kDataLoss, testing::_));
   }
 }
 

@@ -9,6 +9,14 @@
 #include "server/group/group_records.h"
 
 namespace coxswain::server {
+namespace {
+
+std::string MeshGroupName(absl::string_view name, const DeclaredMesh& mesh,
+                          const MeshAxes& axes, int index) {
+  return absl::StrCat(name, "/", mesh.mesh.NameOf(axes), "/", index);
+}
+
+}  // namespace
 
 GroupScope::GroupScope(const GroupLimits& limits, std::string job,
                        Generation generation, const std::string& table)
@@ -27,33 +35,31 @@ GroupInfo GroupScope::MakeGroup(absl::string_view name,
   return group;
 }
 
-GroupInfo GroupScope::MakeGroup(absl::string_view mesh,
-                                const std::vector<MeshAxis>& axes,
-                                MeshGroup part) const {
-  return MakeGroup(
-      absl::StrCat(mesh, "/", axes[part.axis].name, "/", part.index),
-      std::move(part.ranks));
-}
-
-std::vector<GroupInfo> GroupScope::MeshGroupsOf(
-    absl::string_view name, const std::vector<MeshAxis>& axes, int rank) const {
+std::vector<GroupInfo> GroupScope::MeshGroupsOf(absl::string_view name,
+                                                const DeclaredMesh& mesh,
+                                                int rank) const {
   std::vector<GroupInfo> groups;
-  for (size_t axis = 0; axis < axes.size(); ++axis) {
-    groups.push_back(
-        MakeGroup(name, axes, MeshGroupOf(axes, static_cast<int>(axis), rank)));
+  for (const MeshAxes& axes : mesh.Along()) {
+    groups.push_back(MakeGroup(
+        MeshGroupName(name, mesh, axes, mesh.mesh.GroupIndexOf(rank, axes)),
+        mesh.mesh.GroupOf(rank, axes)));
   }
   return groups;
 }
 
 Declaration GroupScope::MakeMesh(absl::string_view name,
-                                 const std::vector<MeshAxis>& axes) const {
-  Declaration mesh;
-  mesh.name = std::string(name);
-  mesh.axes = axes;
-  for (MeshGroup& part : MeshGroups(axes)) {
-    mesh.groups.push_back(MakeGroup(name, axes, std::move(part)));
+                                 const DeclaredMesh& mesh) const {
+  Declaration declaration;
+  declaration.name = std::string(name);
+  declaration.mesh = mesh;
+  for (const MeshAxes& axes : mesh.Along()) {
+    int index = 0;
+    for (std::vector<int>& ranks : mesh.mesh.GroupsAlong(axes)) {
+      declaration.groups.push_back(MakeGroup(
+          MeshGroupName(name, mesh, axes, index++), std::move(ranks)));
+    }
   }
-  return mesh;
+  return declaration;
 }
 
 absl::Status GroupScope::CheckRecord(const StateStore::Record& record,
@@ -65,9 +71,8 @@ absl::Status GroupScope::CheckRecord(const StateStore::Record& record,
     return DecodeRequests(value).status();
   }
   if (key.size() > 1 && kind == kMeshRecord) {
-    COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MeshAxis> axes,
-                              DecodeAxes(value));
-    const absl::Status valid = ValidateMesh(axes, world_size);
+    COXSWAIN_ASSIGN_OR_RETURN(const DeclaredMesh mesh, DecodeMesh(value));
+    const absl::Status valid = mesh.mesh.Fit(world_size).status();
     return valid.ok() ? valid : absl::DataLossError(valid.message());
   }
   if (key.size() > 1 && kind == kGroupRecord) {
@@ -91,9 +96,9 @@ absl::Status GroupScope::Load(const std::vector<StateStore::Record>& records,
     if (kind == kBarrierRecord) {
       COXSWAIN_RETURN_IF_ERROR(barriers_.Load(record));
     } else if (kind == kMeshRecord) {
-      COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MeshAxis> axes,
-                                DecodeAxes(record.second));
-      declarations_.Load(MakeMesh(record.first.substr(1), axes));
+      COXSWAIN_ASSIGN_OR_RETURN(const DeclaredMesh mesh,
+                                DecodeMesh(record.second));
+      declarations_.Load(MakeMesh(record.first.substr(1), mesh));
     } else if (kind == kGroupRecord) {
       COXSWAIN_ASSIGN_OR_RETURN(std::vector<int> ranks,
                                 DecodeRanks(record.second));

@@ -35,13 +35,11 @@ class GroupScope {
 
   GroupInfo MakeGroup(absl::string_view name, std::vector<int> ranks) const;
   // All groups of a mesh.
-  Declaration MakeMesh(absl::string_view name,
-                       const std::vector<MeshAxis>& axes) const;
+  Declaration MakeMesh(absl::string_view name, const DeclaredMesh& mesh) const;
 
-  // Of those the groups that the rank is in: one of each axis, in their order.
+  // Of those the groups that the rank is in, in the order of mesh.Along().
   std::vector<GroupInfo> MeshGroupsOf(absl::string_view name,
-                                      const std::vector<MeshAxis>& axes,
-                                      int rank) const;
+                                      const DeclaredMesh& mesh, int rank) const;
 
   // 0 to world_size - 1: the group "".
   const std::vector<int>& Everyone(int world_size);
@@ -54,9 +52,6 @@ class GroupScope {
   void End(const absl::Status& status, ScopeWork* work);
 
  private:
-  GroupInfo MakeGroup(absl::string_view mesh, const std::vector<MeshAxis>& axes,
-                      MeshGroup part) const;
-
   const std::string job_;
   const Generation generation_;
   std::vector<int> everyone_;

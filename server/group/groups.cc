@@ -114,46 +114,46 @@ void Groups::Declare(const Fence& fence, absl::string_view name,
   if (!status.ok()) done(status);
 }
 
-absl::Status Groups::CheckMesh(const Caller& caller, absl::string_view name,
-                               const std::vector<MeshAxis>& axes) const {
+absl::StatusOr<DeclaredMesh> Groups::CheckMesh(
+    const Caller& caller, absl::string_view name,
+    const MeshRequest& request) const {
   COXSWAIN_RETURN_IF_ERROR(CheckName("mesh", name));
-  for (const MeshAxis& axis : axes) {
+  for (const MeshAxis& axis : request.axes) {
     COXSWAIN_RETURN_IF_ERROR(CheckName("mesh axis", axis.name));
   }
-  COXSWAIN_RETURN_IF_ERROR(ValidateMesh(axes, caller.world_size));
   // More could be declared, but not read again.
-  const size_t groups = axes.size() * caller.world_size;
-  if (groups <= limits_.max_groups && groups <= size_t{kMaxWorldSize}) {
-    return absl::OkStatus();
+  const size_t sets = request.axes.size() + request.joined.size();
+  const size_t groups = sets * caller.world_size;
+  if (groups > limits_.max_groups || groups > size_t{kMaxWorldSize}) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a mesh of ", request.axes.size(), " axes and ", request.joined.size(),
+        " joined ones over ", caller.world_size,
+        " ranks may pass the limit max_groups of ", limits_.max_groups));
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "a mesh of ", axes.size(), " axes over ", caller.world_size,
-      " ranks may pass the limit max_groups of ", limits_.max_groups));
+  return DeclaredMesh::Create(request, caller.world_size);
 }
 
 void Groups::CreateMesh(const Fence& fence, const Caller& caller,
-                        absl::string_view name,
-                        const std::vector<MeshAxis>& axes,
+                        absl::string_view name, const MeshRequest& request,
                         const MeshDone& done) {
-  absl::Status status = CheckMesh(caller, name, axes);
-  if (status.ok()) {
-    status = Call(fence, [&](GroupScope* scope, ScopeWork* work) {
-      const std::vector<GroupInfo> own =
-          scope->MeshGroupsOf(name, axes, caller.rank);
-      const auto answer = [done, own](const absl::Status& declared) {
-        if (!declared.ok()) return done(declared);
-        done(own);
-      };
-      // All ranks declare it: only the first is to look at all its groups.
-      if (scope->declarations().HasMesh(name, axes)) {
-        work->calls.push_back([answer] { answer(absl::OkStatus()); });
-      } else {
-        scope->declarations().Declare(scope->MakeMesh(name, axes), answer,
-                                      work);
-      }
-      return absl::OkStatus();
-    });
-  }
+  const absl::StatusOr<DeclaredMesh> mesh = CheckMesh(caller, name, request);
+  if (!mesh.ok()) return done(mesh.status());
+  const absl::Status status = Call(fence, [&](GroupScope* scope,
+                                              ScopeWork* work) {
+    const std::vector<GroupInfo> own =
+        scope->MeshGroupsOf(name, *mesh, caller.rank);
+    const auto answer = [done, own](const absl::Status& declared) {
+      if (!declared.ok()) return done(declared);
+      done(own);
+    };
+    // All ranks declare it: only the first is to look at all its groups.
+    if (scope->declarations().HasMesh(name, *mesh)) {
+      work->calls.push_back([answer] { answer(absl::OkStatus()); });
+    } else {
+      scope->declarations().Declare(scope->MakeMesh(name, *mesh), answer, work);
+    }
+    return absl::OkStatus();
+  });
   if (!status.ok()) done(status);
 }
 

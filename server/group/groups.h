@@ -50,11 +50,13 @@ class Groups : public ScopedComponent<GroupScope> {
   void CreateGroupOfAll(const Fence& fence, absl::string_view name,
                         const GroupDone& done);
 
-  // Declares all groups of a mesh; the answer is the caller's, one per axis.
-  //   INVALID_ARGUMENT     bad name, or sizes that do not make the world size
+  // Declares all groups of a mesh; the answer is the caller's: one per axis,
+  // then one per set of joined axes.
+  //   INVALID_ARGUMENT     bad name, sizes that do not make the world size, or
+  //                        joined axes that it does not have
   //   FAILED_PRECONDITION  another mesh was declared under this name
   void CreateMesh(const Fence& fence, const Caller& caller,
-                  absl::string_view name, const std::vector<MeshAxis>& axes,
+                  absl::string_view name, const MeshRequest& request,
                   const MeshDone& done);
 
   // Answers once all members of the group wait under the same tag. Each caller
@@ -88,8 +90,9 @@ class Groups : public ScopedComponent<GroupScope> {
   void Declare(const Fence& fence, absl::string_view name,
                const std::vector<int>& ranks, const GroupDone& done);
   absl::Status CheckName(absl::string_view what, absl::string_view name) const;
-  absl::Status CheckMesh(const Caller& caller, absl::string_view name,
-                         const std::vector<MeshAxis>& axes) const;
+  absl::StatusOr<DeclaredMesh> CheckMesh(const Caller& caller,
+                                         absl::string_view name,
+                                         const MeshRequest& request) const;
   // Returns the ranks that a barrier needs; they stay where they are.
   static absl::StatusOr<const std::vector<int>*> Members(
       GroupScope* scope, const Caller& caller, absl::string_view group);

@@ -66,11 +66,12 @@ class GroupsTest : public testing::Test {
   }
   absl::StatusOr<std::vector<GroupInfo>> CreateMesh(
       const Fence& fence, const Caller& caller, const std::string& name,
-      const std::vector<MeshAxis>& axes) {
+      const std::vector<MeshAxis>& axes,
+      const std::vector<std::vector<std::string>>& joined = {}) {
     absl::StatusOr<std::vector<GroupInfo>> answer =
         absl::UnknownError("no answer");
     groups_.CreateMesh(
-        fence, caller, name, axes,
+        fence, caller, name, {axes, joined},
         [&](absl::StatusOr<std::vector<GroupInfo>> own) { answer = own; });
     return answer;
   }
@@ -156,6 +157,30 @@ TEST_F(GroupsTest, AMeshGivesTheCallersGroupOfEachAxis) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("dp=2,tp=2")));
   EXPECT_THAT(CreateMesh(FenceOf(0), CallerOf(0), "n", {{"dp", 3}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4")));
+}
+
+TEST_F(GroupsTest, AMeshGivesTheCallersGroupOfJoinedAxes) {
+  const std::vector<MeshAxis> axes = {{"pp", 2}, {"dp", 2}, {"tp", 1}};
+  const std::vector<std::vector<std::string>> joined = {{"tp", "pp"},
+                                                        {"pp", "dp", "tp"}};
+  const auto groups = CreateMesh(FenceOf(3), CallerOf(3), "m", axes, joined);
+  ASSERT_OK(groups);
+  ASSERT_EQ(groups->size(), 5);
+  EXPECT_EQ((*groups)[3].name, "m/pp+tp/1");
+  EXPECT_THAT((*groups)[3].ranks, ElementsAre(1, 3));
+  EXPECT_EQ((*groups)[4].communicator_id, "job/1/m/pp+dp+tp/0");
+  EXPECT_THAT((*groups)[4].ranks, ElementsAre(0, 1, 2, 3));
+  // The same set of axes, in another order.
+  EXPECT_OK(CreateMesh(FenceOf(0), CallerOf(0), "m", axes,
+                       {{"pp", "tp"}, {"dp", "pp", "tp"}}));
+  EXPECT_THAT(CreateMesh(FenceOf(0), CallerOf(0), "m", axes),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("was declared as pp=2,dp=2,tp=1 with pp+tp, "
+                                 "pp+dp+tp")));
+  Come(0, 1, "m/pp+tp/1", "t");
+  Come(1, 3, "m/pp+tp/1", "t");
+  EXPECT_OK(StatusOf(0));
+  EXPECT_OK(StatusOf(1));
 }
 
 TEST_F(GroupsTest, ABarrierOfAMeshGroupNeedsItsMembersOnly) {

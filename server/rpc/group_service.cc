@@ -75,12 +75,15 @@ grpc::ServerUnaryReactor* GroupService::CreateMesh(
     grpc::CallbackServerContext* /*context*/,
     const v1::CreateMeshRequest* request, v1::CreateMeshResponse* response) {
   return Handle(validator_, request, response, [&](auto& by, auto& call) {
-    std::vector<MeshAxis> axes;
+    MeshRequest mesh;
     for (const v1::MeshAxis& axis : request->axes()) {
-      axes.push_back({axis.name(), axis.size()});
+      mesh.axes.push_back({axis.name(), axis.size()});
+    }
+    for (const v1::JoinedAxes& joined : request->joined()) {
+      mesh.joined.emplace_back(joined.names().begin(), joined.names().end());
     }
     groups_->CreateMesh(
-        by.fence, by.caller, request->name(), axes,
+        by.fence, by.caller, request->name(), mesh,
         call->Done([world_size = by.caller.world_size](
                        const std::vector<GroupInfo>& groups, auto* answer) {
           for (const GroupInfo& group : groups) {

@@ -49,9 +49,10 @@ void ReadPosition(absl::string_view bytes) {
 void ReadGroups(absl::string_view bytes) {
   const auto ranks = server::DecodeRanks(bytes);
   if (ranks.ok()) server::EncodeRanks(*ranks);
-  const auto axes = server::DecodeAxes(bytes);
-  if (axes.ok()) {
-    COXSWAIN_CHECK(server::DecodeAxes(server::EncodeAxes(*axes)).ok());
+  const auto mesh = server::DecodeMesh(bytes);
+  if (mesh.ok()) {
+    const auto again = server::DecodeMesh(server::EncodeMesh(*mesh));
+    COXSWAIN_CHECK(again.ok() && *again == *mesh);
   }
   const auto requests = server::DecodeRequests(bytes);
   if (requests.ok()) {

@@ -212,6 +212,11 @@ MessagePtr CreateMesh(Knowledge* known, int, FuzzBytes* bytes) {
     axis.set_name(size == 2 ? "data" : "model");
     axis.set_size(size);
   }
+  if (bytes->Below(2) == 1) {
+    v1::JoinedAxes& joined = *message->add_joined();
+    joined.add_names("data");
+    joined.add_names("model");
+  }
   return message;
 }
 

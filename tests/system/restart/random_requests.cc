@@ -84,6 +84,9 @@ void FillJoin(Dice* dice, int world_size, v1::JoinRequest* request) {
   if (dice->Chance(4)) {
     manifest.set_min_world_size(static_cast<int32_t>(dice->Below(4)) - 1);
   }
+  if (dice->Chance(4)) {
+    manifest.set_mesh(dice->Chance(4) ? dice->UsualText(64) : "dp=*");
+  }
   manifest.set_hook(dice->UsualText(4096));
   manifest.set_accumulation_steps(AccumulationSteps(dice));
   if (dice->Chance(2)) manifest.set_compression_start(dice->Usual(100));
@@ -132,6 +135,11 @@ v1::CreateMeshRequest RandomMesh(Dice* dice) {
                                   : absl::StrCat("axis-", i));
     axis.set_size(i == long_axis ? 2 : 1);
     if (dice->Chance(8)) axis.set_size(static_cast<int32_t>(dice->Number()));
+  }
+  if (request.axes_size() > 1 && dice->Chance(2)) {
+    v1::JoinedAxes& joined = *request.add_joined();
+    joined.add_names(request.axes(0).name());
+    joined.add_names(request.axes(1).name());
   }
   return request;
 }
