@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/mesh.h"
 #include "cli/command_line.h"
 #include "cli/plan_change.h"
 #include "client/device/selection.h"
@@ -54,6 +55,16 @@ std::string CheckWorkers(const RunOptions& run) {
   return "";
 }
 
+// Writes the mesh in its one form.
+std::string CheckMesh(RunOptions& run) {
+  if (run.mesh.empty()) return "";
+  const auto mesh = ParseJobMesh(run.mesh, run.MinWorkers(), run.MaxWorkers());
+  const absl::Status wrong = mesh.ok() ? CheckTrainable(*mesh) : mesh.status();
+  if (!wrong.ok()) return absl::StrCat("--mesh: ", wrong.message());
+  run.mesh = mesh->ToString();
+  return "";
+}
+
 std::string Check(RunOptions& run) {
   if (run.program.empty()) {
     return "no program given: write it after --, as in: coxswain run "
@@ -76,6 +87,8 @@ std::string Check(RunOptions& run) {
   }
   const std::string workers = CheckWorkers(run);
   if (!workers.empty()) return workers;
+  const std::string mesh = CheckMesh(run);
+  if (!mesh.empty()) return mesh;
   if (!run.coordinator.empty()) {
     const std::string wrong = CheckSecurity(run.security, run.coordinator);
     if (!wrong.empty()) return wrong;

@@ -192,6 +192,19 @@ TEST_F(CommandLineTest, AnElasticRunNamesItsFewestAndItsMost) {
   EXPECT_EQ(line.run.max_restarts, 0);
 }
 
+TEST_F(CommandLineTest, AMeshFitsTheWorkersOfAllNodes) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"run", "--nnodes", "2", "--nproc", "4", "--mesh",
+                        "dp=*,shard=4", "--coordinator", "head:1", "--job", "j",
+                        "--", "true"}));
+  EXPECT_EQ(line.run.mesh, "dp=*,shard=4");
+  Set("COXSWAIN_MESH", "pp=1,dp=02");
+  ASSERT_OK_AND_ASSIGN(line,
+                       ParseCommandLine({"run", "--nproc", "2", "--", "true"}));
+  EXPECT_EQ(line.run.mesh, "pp=1,dp=2");
+}
+
 TEST_F(CommandLineTest, ElasticRunsReadTheEnvironmentAndTheFile) {
   Set("COXSWAIN_CONFIG", ConfigFile("[run]\nnnodes = \"1:2\"\n"
                                     "max-restarts = 4\nmin-workers = 3\n"
@@ -508,6 +521,14 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"run", "--nnodes", "1:64", "--nproc", "65", "--coordinator", "h:1",
         "--job", "j", "--", "true"},
        "are 4160 workers; a job has at most 4096"},
+      {{"run", "--nproc", "4", "--mesh", "dp=3", "--", "true"},
+       "--mesh: the mesh dp=3 does not fit 4 workers"},
+      {{"run", "--nproc", "4", "--mesh", "dp=2,tp=2", "--", "true"},
+       "has tp=2, and this version has no tensor-parallel layers"},
+      {{"run", "--nproc", "4", "--min-workers", "2", "--mesh", "dp=2,shard=2",
+        "--", "true"},
+       "the job may run with 2 to 4"},
+      {{"run", "--mesh", "data=1", "--", "true"}, "has an axis 'data'"},
       {{"run", "--max-restarts", "-1", "--", "true"}, "--max-restarts"},
       {{"run", "--attempt", "-1", "--", "true"}, "--attempt"},
       {{"run", "--topology", "zone-1,", "--", "true"}, "as in zone-1,rack-7"},

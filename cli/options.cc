@@ -413,6 +413,10 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "where this node is, widest first, as in zone-1,rack-7: ranks are "
           "assigned in this order, numbers compared as numbers",
           CheckTopology);
+  AddText(app, "mesh", &options->mesh, "AXIS=N,...",
+          "how the job's ranks are divided: axes of pp, dp, shard, tp in this "
+          "order, as in dp=*,shard=2; * stands for as many as the workers make",
+          nullptr);
   AddText(app, "coordinator", &options->coordinator, "HOST:PORT[,...]",
           "the job's coordinator; with commas between, the leader and those "
           "that stand by. Without it, a job of one node runs a private "

@@ -61,6 +61,7 @@ struct RunOptions {
   int max_restarts = 0;
   int attempt = 0;
   std::string topology;     // keys with commas between; empty: none
+  std::string mesh;         // as base/mesh.h writes it; empty: none
   std::string coordinator;  // empty: a private one
   ClientSecurity security;
   std::string job;

@@ -212,6 +212,7 @@ absl::StatusOr<int> Run(const RunOptions& options) {
   environment.min_world_size = options.MinWorkers();
   environment.attempt = options.attempt;
   environment.topology = options.topology;
+  environment.mesh = options.mesh;
   environment.launcher_id = launch.random->NextId();
   environment.backend = options.backend;
   environment.plain_data = options.plain_data;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/mesh.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "cli/job_query.h"
@@ -37,6 +38,7 @@ TableRow MemberRow(const v1::MemberDescription& described) {
   const bool restored = described.restored();
   return {
       member.rank() < 0 ? "-" : absl::StrCat(member.rank()),
+      member.coordinates().empty() ? "-" : member.coordinates(),
       absl::StrCat(member.identity().node(), "/", member.identity().slot()),
       member.host(),
       described.state(),
@@ -69,18 +71,22 @@ void AppendMembers(const v1::JobDescription& job, std::string* out) {
     }
     return;
   }
-  std::vector<TableRow> rows = {{"RANK", "WORKER", "HOST", "STATE", "STEP",
-                                 "SILENT", "ADDRESS", "HOW IT ENDED"}};
-  bool restored = false, departed = false;
+  std::vector<TableRow> rows = {{"RANK", "MESH", "WORKER", "HOST", "STATE",
+                                 "STEP", "SILENT", "ADDRESS", "HOW IT ENDED"}};
+  bool restored = false, departed = false, placed = false;
   for (const auto* const list : {&job.members(), &job.spares()}) {
     for (const v1::MemberDescription& member : *list) {
       rows.push_back(MemberRow(member));
       restored = restored || member.restored();
       departed = departed || !member.departure().empty();
+      placed = placed || !member.member().coordinates().empty();
     }
   }
   if (!departed) {
     for (TableRow& row : rows) row.pop_back();
+  }
+  if (!placed) {
+    for (TableRow& row : rows) row.erase(row.begin() + 1);
   }
   absl::StrAppend(out, AlignTable(rows),
                   restored ? "  -: not known, since the coordinator was "
@@ -105,8 +111,11 @@ std::string AwaitedText(const v1::JobDescription& job) {
   for (const v1::MemberDescription& member : job.members()) {
     if (member.member().rank() != ranks[0]) continue;
     const v1::WorkerIdentity& identity = member.member().identity();
-    absl::StrAppend(&text, " (", identity.node(), "/", identity.slot(), " on ",
-                    member.member().host(), ")");
+    const std::string place =
+        absl::StrCat(identity.node(), "/", identity.slot());
+    absl::StrAppend(&text, " (",
+                    WithCoordinates(member.member().coordinates(), place),
+                    " on ", member.member().host(), ")");
   }
   return text;
 }
@@ -137,6 +146,9 @@ void AppendJob(const v1::JobDescription& job, absl::Time now,
                absl::string_view coordinator, std::string* out) {
   absl::StrAppend(out, "job ", job.job(), ": ", job.state(), ", generation ",
                   job.generation(), ", world size ", WorldSize(job));
+  if (!job.mesh().empty()) {
+    absl::StrAppend(out, ", mesh ", OneLine(job.mesh()));
+  }
   if (job.attempt() > 0) absl::StrAppend(out, ", attempt ", job.attempt());
   if (job.has_plan()) {
     absl::StrAppend(out, ", hook ", OneLine(job.plan().hook()),
@@ -151,6 +163,9 @@ void AppendJob(const v1::JobDescription& job, absl::Time now,
     absl::StrAppend(out, "  ring: ", OneLine(job.ring().order()),
                     ", since generation ", job.ring().since_generation(), "; ",
                     OneLine(job.ring().reason()), "\n");
+  }
+  if (!job.placement().empty()) {
+    absl::StrAppend(out, "  placement: ", OneLine(job.placement()), "\n");
   }
   AppendWait(job, now, coordinator, out);
   const std::string end = WithoutForming(job.last_event(), job.forming());

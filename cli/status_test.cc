@@ -63,6 +63,27 @@ TEST(StatusTest, TheTableShowsTheRingAndWhy) {
                 "the slowest link has 9 MB/s\n"));
 }
 
+TEST(StatusTest, AMeshIsShownWithEachRanksCoordinates) {
+  v1::DescribeResponse response = Example();
+  v1::JobDescription* const job = response.mutable_jobs(0);
+  job->set_mesh("dp=1,shard=2");
+  job->set_placement("shard=2 spans hosts");
+  job->mutable_members(0)->mutable_member()->set_coordinates("dp 0, shard 1");
+  job->mutable_wait()->add_ranks(1);
+  job->mutable_wait()->set_finding("it has not come");
+  const std::string table = FormatTable(response, kNow);
+  EXPECT_THAT(table, HasSubstr("world size 2, mesh dp=1,shard=2, hook "));
+  EXPECT_THAT(table, HasSubstr("\n  placement: shard=2 spans hosts\n"));
+  EXPECT_THAT(table, HasSubstr("wait for rank 1 (dp 0, shard 1; b/7 on "
+                               "host-b) since"));
+  EXPECT_THAT(
+      table,
+      HasSubstr("  RANK  MESH           WORKER  HOST    STATE     STEP  SILENT "
+                " ADDRESS\n"
+                "  1     dp 0, shard 1  b/7     host-b  attached  1234  1.5s   "
+                " 10.0.0.2\n"));
+}
+
 TEST(StatusTest, NoTextOfAWorkerControlsTheTerminal) {
   v1::DescribeResponse response = Example();
   v1::JobDescription* const job = response.mutable_jobs(0);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "schedule/epoch.h"
 #include "schedule/plan.h"
 #include "schedule/terms.h"
@@ -100,6 +101,9 @@ class StepAgreement {
     bool checkpoints = true;
     // The name of a rank in messages, beside its number; may be null.
     std::function<std::string(int rank)> name_of;
+    // Where the ranks of an error are, beside their numbers; empty: the job has
+    // no mesh.
+    Mesh mesh;
 
     // An earlier coordinator has led it up to here.
     bool resumed = false;
@@ -264,6 +268,8 @@ class StepAgreement {
                     "two sessions or threads that share one stream");
   void Fail(const TicketDiff& diff);
   std::string Sentence(const TicketDiff& diff) const;
+  // " (rank 1 is dp 1, shard 0)", or nothing without a mesh.
+  std::string PlacesOf(const std::vector<int>& ranks) const;
   std::string MissingText(const std::vector<int>& missing,
                           absl::Time now) const;
   std::string LastTickets(const std::vector<int>& ranks) const;

@@ -1,4 +1,6 @@
 // How a StepAgreement fails, and its messages.
+#include <algorithm>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +19,8 @@ namespace {
 
 // Less than what trailing metadata may hold.
 constexpr size_t kMaxSentenceBytes = 3072;
+// Ranks whose places in the mesh are named.
+constexpr size_t kMaxPlaces = 4;
 
 }  // namespace
 
@@ -148,7 +152,18 @@ std::string StepAgreement::Sentence(const TicketDiff& diff) const {
       "step ", diff.step, " of stream \"", options_.stream,
       "\": ", diff.opening,
       Shorten(absl::StrJoin(diff.lines, "; "), kMaxSentenceBytes),
-      "; look for ", diff.advice);
+      PlacesOf(diff.outliers), "; look for ", diff.advice);
+}
+
+std::string StepAgreement::PlacesOf(const std::vector<int>& ranks) const {
+  std::string text;
+  if (options_.mesh.empty()) return text;
+  for (size_t i = 0; i < std::min(ranks.size(), kMaxPlaces); ++i) {
+    absl::StrAppend(&text, i == 0 ? " (" : "; ", "rank ", ranks[i], " is ",
+                    options_.mesh.Describe(ranks[i]));
+  }
+  if (!text.empty()) absl::StrAppend(&text, ")");
+  return text;
 }
 
 }  // namespace coxswain::schedule

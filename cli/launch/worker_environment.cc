@@ -107,6 +107,7 @@ std::vector<std::string> WorkerEnvironment::For(
   if (plain_data) own["COXSWAIN_PLAIN_DATA"] = "true";
   if (!bind_address.empty()) own["COXSWAIN_BIND_ADDRESS"] = bind_address;
   if (!topology.empty()) own["COXSWAIN_TOPOLOGY"] = topology;
+  if (!mesh.empty()) own["COXSWAIN_MESH"] = mesh;
   if (!trace.empty()) own["COXSWAIN_TRACE"] = trace;
   if (!plan.empty()) own["COXSWAIN_PLAN"] = plan;
   if (!python_path.empty()) {

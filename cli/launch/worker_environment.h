@@ -30,6 +30,7 @@ struct WorkerEnvironment {
   bool plain_data = false;   // false: unset
   std::string bind_address;  // empty: unset
   std::string topology;      // keys with commas between; empty: unset
+  std::string mesh;          // empty: unset
   std::string trace;         // empty: unset
   std::string log_level;     // empty: unset
   std::string log_format;    // empty: unset

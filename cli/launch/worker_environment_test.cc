@@ -52,6 +52,14 @@ TEST(WorkerEnvironmentTest, TorchGetsTheRankWhereAllWorkersAreHere) {
               AllOf(Contains("RANK=2"), Contains("WORLD_SIZE=3")));
 }
 
+TEST(WorkerEnvironmentTest, AWorkerGetsTheMesh) {
+  WorkerEnvironment environment = Example();
+  environment.mesh = "dp=*,shard=2";
+  EXPECT_THAT(environment.For(0, 1, {"COXSWAIN_MESH=dp=6"}),
+              AllOf(Contains("COXSWAIN_MESH=dp=*,shard=2"),
+                    Not(Contains("COXSWAIN_MESH=dp=6"))));
+}
+
 TEST(WorkerEnvironmentTest, AFolderComesFirstInThePathOfPython) {
   WorkerEnvironment environment = Example();
   environment.python_path = "/follow";

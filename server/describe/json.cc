@@ -43,43 +43,53 @@ Json JobJson(const v1::JobDescription& job, absl::Time last_event,
   for (const v1::MemberDescription& member : job.members()) {
     step = std::max(step, member.step());
   }
-  return {{"job", job.job()},
-          {"state", job.state()},
-          {"generation", job.generation()},
-          {"attempt", job.attempt()},
-          {"world_size", job.world_size()},
-          {"min_world_size", job.min_world_size()},
-          {"member_count", job.members_size()},
-          {"step", step},
-          {"last_event", job.last_event()},
-          {"last_event_at", TimeJson(last_event)},
-          {"wait", job.has_wait() ? WaitJson(job.wait(), waits_since) : Json()},
-          {"forming", job.forming()},
-          {"ring", job.has_ring() ? RingJson(job.ring()) : Json()},
-          {"plan", job.has_plan() ? PlanJson(job.plan()) : Json()}};
+  Json json = {
+      {"job", job.job()},
+      {"state", job.state()},
+      {"generation", job.generation()},
+      {"attempt", job.attempt()},
+      {"world_size", job.world_size()},
+      {"min_world_size", job.min_world_size()},
+      {"member_count", job.members_size()},
+      {"step", step},
+      {"last_event", job.last_event()},
+      {"last_event_at", TimeJson(last_event)},
+      {"wait", job.has_wait() ? WaitJson(job.wait(), waits_since) : Json()},
+      {"forming", job.forming()},
+      {"ring", job.has_ring() ? RingJson(job.ring()) : Json()},
+      {"plan", job.has_plan() ? PlanJson(job.plan()) : Json()}};
+  if (!job.mesh().empty()) {
+    json["mesh"] = job.mesh();
+    json["placement"] = job.placement();
+  }
+  return json;
 }
 
 Json MemberJson(const v1::MemberDescription& described, absl::Time received) {
   const v1::Member& member = described.member();
-  return {{"rank", member.rank()},
-          {"local_rank", member.local_rank()},
-          {"node", member.identity().node()},
-          {"slot", member.identity().slot()},
-          {"host", member.host()},
-          {"address", member.address()},
-          {"incarnation", absl::StrFormat("%016x", member.incarnation())},
-          {"state", described.state()},
-          {"departure", described.departure()},
-          {"restored", described.restored()},
-          {"heard_at", TimeJson(received)},
-          {"step", described.step()},
-          {"micro_batches", described.micro_batches()},
-          {"collective_sequence", described.collective_sequence()},
-          {"rounds", described.rounds()},
-          {"bucket", described.bucket()},
-          {"activity", described.activity()},
-          {"payload_bytes", described.payload_bytes()},
-          {"wire_bytes", described.wire_bytes()}};
+  Json json = {{"rank", member.rank()},
+               {"local_rank", member.local_rank()},
+               {"node", member.identity().node()},
+               {"slot", member.identity().slot()},
+               {"host", member.host()},
+               {"address", member.address()},
+               {"incarnation", absl::StrFormat("%016x", member.incarnation())},
+               {"state", described.state()},
+               {"departure", described.departure()},
+               {"restored", described.restored()},
+               {"heard_at", TimeJson(received)},
+               {"step", described.step()},
+               {"micro_batches", described.micro_batches()},
+               {"collective_sequence", described.collective_sequence()},
+               {"rounds", described.rounds()},
+               {"bucket", described.bucket()},
+               {"activity", described.activity()},
+               {"payload_bytes", described.payload_bytes()},
+               {"wire_bytes", described.wire_bytes()}};
+  if (!member.coordinates().empty()) {
+    json["coordinates"] = member.coordinates();
+  }
+  return json;
 }
 
 Json RoundJson(const v1::RoundRecord& round, absl::Time decided,

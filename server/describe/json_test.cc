@@ -73,6 +73,18 @@ TEST(DescribeJsonTest, AJobIsAsFarAsItsFirstMember) {
     "finding": "rank 1 has not announced it"})"));
 }
 
+TEST(DescribeJsonTest, WhatBelongsToAMeshIsThereWhereThereIsOne) {
+  v1::JobDescription job;
+  job.set_mesh("dp=2,shard=2");
+  const Json json = JobJson(job, kThen, absl::InfinitePast());
+  EXPECT_EQ(json["mesh"], "dp=2,shard=2");
+  EXPECT_EQ(json["placement"], "");
+  v1::MemberDescription described;
+  EXPECT_FALSE(MemberJson(described, kThen).contains("coordinates"));
+  described.mutable_member()->set_coordinates("dp 1, shard 0");
+  EXPECT_EQ(MemberJson(described, kThen)["coordinates"], "dp 1, shard 0");
+}
+
 TEST(DescribeJsonTest, ARound) {
   v1::RoundRecord round;
   round.set_stream("train");

@@ -47,6 +47,8 @@ v1::JobDescription ToProto(const JobDescription& job) {
   proto.set_last_event_ms(AgeMs(job.last_event_at, job.last_event_age));
   proto.set_step(job.step);
   proto.set_forming(job.forming);
+  proto.set_mesh(job.mesh);
+  proto.set_placement(job.placement);
   return proto;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "base/mesh.h"
 #include "schedule/plan.h"
 
 namespace coxswain::server {
@@ -53,6 +54,7 @@ struct GenerationBegin {
   Generation generation;
   int world_size = 0;
   schedule::Plan plan;
+  Mesh mesh;  // without a free axis; empty: the job has none
 };
 
 // A generation that an earlier term has left running.

@@ -213,6 +213,8 @@ class JobMembership {
   void CloseRound(absl::string_view reason, JobEffects* effects);
   RunRecord NextRun(absl::string_view reason, std::vector<Member> members);
   void BeginRun(RunRecord run, absl::Time now, JobEffects* effects);
+  // Logs what to change so that groups of the mesh do not span hosts.
+  void LookAtPlacement() const;
   // Answers a Join once more, not before its first answer.
   absl::Status AnswerAgain(job_effect::Answer answer, JobEffects* effects);
   void ExpireWaiters(absl::string_view reason, absl::Time now,

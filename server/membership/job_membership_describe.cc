@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/peer_text.h"
 #include "server/membership/job_membership.h"
+#include "server/membership/job_rules.h"
 #include "server/membership/round.h"
 
 namespace coxswain::server {
@@ -102,6 +103,7 @@ JobDescription JobMembership::Describe(absl::Time now) const {
   }
   if (job_.state == JobState::kForming) {
     description.members = std::move(waiting);
+    description.mesh = job_.waiting.manifests().mesh();
     description.forming =
         DescribeRound(now, job_.waiting.State(), CurrentRoundOptions(),
                       job_.waiting.Awaited());
@@ -111,6 +113,8 @@ JobDescription JobMembership::Describe(absl::Time now) const {
     }
     return description;
   }
+  description.mesh = MeshOf(job_.run).ToString();
+  description.placement = PlacementOf(job_.run);
   description.spares = std::move(waiting);
   description.members = Members(now);
   for (const MemberDescription& member : description.members) {

@@ -125,6 +125,7 @@ std::optional<GenerationResumed> JobMembership::Resume(absl::Time now) {
   resumed.begin.generation = job_.run.generation;
   resumed.begin.world_size = static_cast<int>(job_.run.members.size());
   resumed.begin.plan = job_.run.plan;
+  resumed.begin.mesh = MeshOf(job_.run);
   for (MemberRecord& record : job_.run.members) {
     record.liveness = WithTimeoutsRestarted(now, record.liveness);
     if (!IsLive(record.liveness.state)) {

@@ -59,6 +59,7 @@ void JobMembership::CloseRound(absl::string_view reason, JobEffects* effects) {
     members.push_back(job_.waiting.Find(identity)->member);
   }
   AssignRanks(HeldRanks(job_), &members);
+  AssignCoordinates(job_.waiting.manifests().manifest().mesh, &members);
   CommitRun(NextRun(reason, std::move(members)), effects);
 }
 
@@ -108,11 +109,13 @@ void JobMembership::BeginRun(RunRecord run, absl::Time now,
                                {"plan_version", job_.run.plan.version},
                                {"plan", job_.run.plan.version},
                                {"reason", job_.run.reason}});
+  LookAtPlacement();
   GenerationBegin begin;
   begin.job = job_.name;
   begin.generation = job_.run.generation;
   begin.world_size = static_cast<int>(job_.run.members.size());
   begin.plan = job_.run.plan;
+  begin.mesh = MeshOf(job_.run);
   effects->push_back(job_effect::NotifyBegan{std::move(begin)});
   // Another thread may carry out the notices: the answers to the members are
   // sent after this one.
@@ -128,6 +131,15 @@ void JobMembership::BeginRun(RunRecord run, absl::Time now,
   // Workers beyond the world size wait on.
   job_.waiting.ExpectNobody();
   job_.waiting.Begin(now, absl::InfinitePast());
+}
+
+void JobMembership::LookAtPlacement() const {
+  const std::string hint = PlacementOf(job_.run);
+  if (hint.empty()) return;
+  LogWarning("mesh_spans_hosts", {{"job", job_.name},
+                                  {"generation", job_.run.generation.value()},
+                                  {"mesh", MeshOf(job_.run).ToString()},
+                                  {"reason", hint}});
 }
 
 absl::Status JobMembership::AnswerAgain(job_effect::Answer answer,

@@ -206,6 +206,24 @@ Departure DepartureOf(const MemberRecord& record) {
   return departure;
 }
 
+Mesh MeshOf(const RunRecord& run) {
+  if (run.manifest == nullptr || run.manifest->mesh.empty()) return Mesh();
+  const auto mesh = Mesh::Parse(run.manifest->mesh);
+  if (!mesh.ok()) return Mesh();
+  return mesh->Fit(static_cast<int>(run.members.size())).value_or(Mesh());
+}
+
+std::string PlacementOf(const RunRecord& run) {
+  const Mesh mesh = MeshOf(run);
+  if (mesh.empty()) return "";
+  std::vector<std::string> hosts;
+  hosts.reserve(run.members.size());
+  for (const MemberRecord& record : run.members) {
+    hosts.push_back(record.member.host);
+  }
+  return PlacementHint(mesh, hosts);
+}
+
 std::vector<Member> PresentIn(const JobRecord& job) {
   std::vector<Member> members;
   for (const auto& entry : job.waiting.waiters()) {
@@ -213,6 +231,7 @@ std::vector<Member> PresentIn(const JobRecord& job) {
   }
   if (job.waiting.size() == job.waiting.max()) {
     AssignRanks(HeldRanks(job), &members);
+    AssignCoordinates(job.waiting.manifests().mesh(), &members);
   } else {
     std::sort(members.begin(), members.end(), TopologyLess);
   }

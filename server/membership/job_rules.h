@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "base/mesh.h"
 #include "server/membership/job_record.h"
 #include "server/membership/member.h"
 #include "server/membership/member_table.h"
@@ -38,6 +40,12 @@ absl::Status CheckDone(const JoinRequest& request, const JobRecord& job);
 bool Survives(const JoinRequest& request, const JobRecord& job);
 // Returns the workers that wait while the generation runs, and are not in it.
 std::vector<WorkerIdentity> SparesOf(const JobRecord& job);
+// Returns the mesh of a generation, without a free axis; empty: it has none, or
+// its manifest is not known any more.
+Mesh MeshOf(const RunRecord& run);
+// Returns what to change so that groups of its mesh do not span hosts; empty:
+// nothing.
+std::string PlacementOf(const RunRecord& run);
 // Returns the waiting workers, by rank where that is known.
 std::vector<Member> PresentIn(const JobRecord& job);
 // Returns the ranks that workers keep in the next generation, and that

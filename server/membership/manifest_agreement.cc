@@ -49,6 +49,15 @@ int ManifestAgreement::world_size() const {
   return largest;
 }
 
+std::string ManifestAgreement::mesh() const {
+  if (kept_.empty() || others_ > 0) return "";
+  const std::string& first = kept_.begin()->second.manifest->mesh;
+  const bool same = std::all_of(
+      kept_.begin(), kept_.end(),
+      [&](const auto& entry) { return entry.second.manifest->mesh == first; });
+  return same ? first : "";
+}
+
 WorkerIdentity ManifestAgreement::holder() const {
   COXSWAIN_CHECK(!brought_.empty());
   return brought_.begin()->first;
@@ -75,7 +84,7 @@ std::vector<std::string> ManifestAgreement::Differences(
     }
     names.push_back(member.rank < 0 ? identity
                                     : absl::StrCat("rank ", member.rank, " (",
-                                                   identity, ")"));
+                                                   member.Place(), ")"));
   }
   std::vector<HeldManifest> groups;
   for (auto& entry : held) groups.push_back(std::move(entry.second));

@@ -31,6 +31,10 @@ class ManifestAgreement {
   // Returns the largest that is asked for; 0 if no worker is present.
   int world_size() const;
 
+  // Returns the mesh that all present workers ask for; empty: none, or they ask
+  // for different ones.
+  std::string mesh() const;
+
   // Returns the manifest of all. Only if they agree, and a worker is present.
   const Manifest& manifest() const { return *shared(); }
   std::shared_ptr<const Manifest> shared() const {

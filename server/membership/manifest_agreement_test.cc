@@ -344,5 +344,33 @@ TEST_F(MismatchTest, TheErrorOfAnyMismatchFitsIntoTrailingMetadata) {
   EXPECT_LT(detail * 4 / 3 + status.message().size(), 7000u);
 }
 
+TEST_F(MismatchTest, RanksOfAMeshAreNamedWithTheirCoordinates) {
+  Manifest one = WithHook("bf16"), other = WithHook("fp16");
+  one.mesh = other.mesh = "dp=*";
+  const Worker* a = Join("a", 0, one);
+  const Worker* b = Join("b", 0, other);
+  const std::string line =
+      "hook: bf16 on rank 0 (dp 0; a/0); fp16 on rank 1 (dp 1; b/0)";
+  ExpectRefused(*a, line);
+  ExpectRefused(*b, line);
+}
+
+TEST_F(MismatchTest, AnotherMeshIsADifference) {
+  Manifest one = WithHook("bf16"), other = WithHook("bf16");
+  one.mesh = "dp=*";
+  other.mesh = "shard=2";
+  const Worker* a = Join("a", 0, one);
+  Join("b", 0, other);
+  ExpectRefused(*a, "mesh: dp=* on rank 0 (a/0); shard=2 on rank 1 (b/0)");
+}
+
+TEST_F(MismatchTest, AMeshAndNoneDiffer) {
+  Manifest one = WithHook("bf16");
+  one.mesh = "dp=*";
+  const Worker* a = Join("a", 0, one);
+  Join("b", 0, WithHook("bf16"));
+  ExpectRefused(*a, "mesh: dp=* on rank 0 (a/0); none on rank 1 (b/0)");
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/mesh.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -83,6 +84,20 @@ absl::Status CheckTerms(const std::map<std::string, std::string>& values) {
   return terms.Validate();
 }
 
+// Its ranks can be placed on its mesh, if it has one.
+absl::Status CheckMesh(const Manifest& manifest) {
+  if (manifest.mesh.empty()) return absl::OkStatus();
+  return ParseJobMesh(manifest.mesh, manifest.MinWorldSize(),
+                      manifest.world_size)
+      .status();
+}
+
+absl::Status CheckTrainableMesh(const Manifest& manifest) {
+  if (manifest.mesh.empty()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(manifest.mesh));
+  return CheckTrainable(mesh);
+}
+
 // A client without a version is served: there are others than ours.
 absl::Status CheckVersion(const std::map<std::string, std::string>& settings) {
   const auto found = settings.find(kLibraryVersionSetting);
@@ -130,6 +145,7 @@ absl::Status CheckManifestBounds(const Manifest& manifest) {
                      manifest.accumulation_steps, " micro-batches"));
   }
   COXSWAIN_RETURN_IF_ERROR(manifest.Check("manifest."));
+  COXSWAIN_RETURN_IF_ERROR(CheckMesh(manifest));
   for (const ParameterInfo& parameter : manifest.parameters) {
     const std::vector<int64_t>& shape = parameter.shape;
     const std::vector<int64_t>& strides = parameter.strides;
@@ -189,7 +205,8 @@ absl::Status CheckManifest(const Manifest& manifest,
   for (const ParameterInfo& parameter : manifest.parameters) {
     COXSWAIN_RETURN_IF_ERROR(CheckParameter(parameter, options));
   }
-  return CheckManifestBounds(manifest);
+  COXSWAIN_RETURN_IF_ERROR(CheckManifestBounds(manifest));
+  return CheckTrainableMesh(manifest);
 }
 
 void NormaliseManifest(Manifest* manifest) {
@@ -219,7 +236,8 @@ bool SameParameter(const ParameterInfo& a, const ParameterInfo& b) {
 
 bool SameManifest(const Manifest& a, const Manifest& b) {
   return a.world_size == b.world_size && a.MinWorldSize() == b.MinWorldSize() &&
-         a.SameSettings(b) && a.terms == b.terms && a.settings == b.settings &&
+         a.mesh == b.mesh && a.SameSettings(b) && a.terms == b.terms &&
+         a.settings == b.settings &&
          std::equal(a.parameters.begin(), a.parameters.end(),
                     b.parameters.begin(), b.parameters.end(), SameParameter);
 }

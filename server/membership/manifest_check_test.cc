@@ -177,5 +177,35 @@ TEST(CheckManifestTest, WhatIsAcceptedIsWithinTheBoundsOfARecord) {
   refused([](Manifest* one) { one->parameters[0].strides = {1}; });
 }
 
+TEST(CheckManifestTest, AMeshIsOneThatItsWorkersCanTrainOn) {
+  const auto check = [](const std::string& mesh, int least, int most) {
+    Manifest manifest = MakeManifest();
+    manifest.world_size = most;
+    manifest.min_world_size = least;
+    manifest.mesh = mesh;
+    return CheckManifest(manifest, MembershipOptions());
+  };
+  const auto invalid = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_OK(check("dp=*,shard=2", 0, 4));
+  EXPECT_OK(check("dp=*", 2, 4));
+  EXPECT_THAT(check("dp=3", 0, 4), invalid("does not fit 4 workers"));
+  EXPECT_THAT(check("dp=*,shard=2", 2, 4), invalid("only multiples of 2"));
+  EXPECT_THAT(check("data=4", 0, 4), invalid("has an axis 'data'"));
+  EXPECT_THAT(check("dp=2,tp=2", 0, 4),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("no tensor-parallel layers")));
+}
+
+TEST(CheckManifestTest, OfAStoredManifestAlsoALaterVersionsMeshIsRead) {
+  Manifest manifest = MakeManifest();
+  manifest.mesh = "pp=2,dp=*";
+  EXPECT_OK(CheckManifestBounds(manifest));
+  manifest.mesh = "pp=3,dp=*";
+  EXPECT_THAT(CheckManifestBounds(manifest),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("fit")));
+}
+
 }  // namespace
 }  // namespace coxswain::server

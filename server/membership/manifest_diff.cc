@@ -188,6 +188,12 @@ std::vector<std::string> Diff(const Manifests& manifests,
                    : absl::StrCat(m.MinWorldSize());
       },
       &lines);
+  Compare(
+      "mesh", manifests,
+      [](const Manifest& m) {
+        return m.mesh.empty() ? std::string("none") : m.mesh;
+      },
+      &lines);
   const std::vector<schedule::NamedValue> fields =
       schedule::StepSettings().Values();
   for (size_t i = 0; i < fields.size(); ++i) {

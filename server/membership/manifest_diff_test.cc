@@ -39,12 +39,14 @@ TEST(DiffManifestsTest, EachDifferenceIsOneReadableLine) {
   ours.hook = "bf16";
   ours.accumulation_steps = 4;
   ours.terms = {{"tail", "drop"}};
+  ours.mesh = "dp=*";
   ours.settings = {{"bucket", "25"}};
   ours.parameters[0].strides = {1, 1, 48, 16};
   ours.parameters[1] = {"fc.bias", {10}, "float32", {}};
   EXPECT_THAT(
       DiffManifests(MakeManifest(), "host-a/0", ours),
       ElementsAre("world_size: 2 on host-a/0, 3 here",
+                  "mesh: none on host-a/0, dp=* here",
                   "accumulation_steps: 1 on host-a/0, 4 here",
                   "hook: allreduce on host-a/0, bf16 here",
                   "tail: flush on host-a/0, drop here",

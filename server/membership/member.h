@@ -29,6 +29,7 @@ struct Manifest : schedule::StepSettings {
   // Of the plan, as they were sent: see schedule/terms.h.
   std::map<std::string, std::string> terms;
   int min_world_size = 0;  // 0: world_size
+  std::string mesh;        // as base/mesh.h writes it; empty: there is none
 
   int MinWorldSize() const {
     return min_world_size == 0 ? world_size : min_world_size;
@@ -44,9 +45,13 @@ struct Member {
   std::string host;
   std::string address;
   std::vector<std::string> topology;
+  // In the mesh of its job, for display: "dp 1, shard 0"; empty: it has none.
+  std::string coordinates;
 
-  // "rank 2 (host-a/2, incarnation 3f..)", for display; with the host where the
-  // node has another name.
+  // "dp 1, shard 0; host-a/2", or without a mesh "host-a/2", for display.
+  std::string Place() const;
+  // "rank 2 (host-a/2, incarnation 3f..)", for display; with the coordinates
+  // where there is a mesh, and the host where the node has another name.
   std::string ToString() const;
 };
 

@@ -21,6 +21,7 @@ v1::Member ToProto(const Member& member) {
   proto.set_host(member.host);
   proto.set_address(member.address);
   for (const std::string& key : member.topology) proto.add_topology(key);
+  proto.set_coordinates(member.coordinates);
   return proto;
 }
 
@@ -28,6 +29,7 @@ v1::Manifest ToProto(const Manifest& manifest) {
   v1::Manifest proto;
   proto.set_world_size(manifest.world_size);
   proto.set_min_world_size(manifest.min_world_size);
+  proto.set_mesh(manifest.mesh);
   schedule::SettingsToWire(manifest, &proto);
   for (const ParameterInfo& parameter : manifest.parameters) {
     v1::ParameterInfo* const out = proto.add_parameters();
@@ -58,6 +60,7 @@ Member FromProto(const v1::Member& proto) {
   member.host = proto.host();
   member.address = proto.address();
   member.topology.assign(proto.topology().begin(), proto.topology().end());
+  member.coordinates = proto.coordinates();
   return member;
 }
 
@@ -65,6 +68,7 @@ Manifest FromProto(const v1::Manifest& proto) {
   Manifest manifest;
   manifest.world_size = proto.world_size();
   manifest.min_world_size = proto.min_world_size();
+  manifest.mesh = proto.mesh();
   static_cast<schedule::StepSettings&>(manifest) =
       schedule::SettingsFromWire(proto);
   manifest.parameters.reserve(proto.parameters_size());

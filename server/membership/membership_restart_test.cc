@@ -71,6 +71,27 @@ TEST_F(RestartTest, ARunningGenerationGoesOn) {
 
 // Workers are replaced one after the other by those of a newer patch, over a
 // state in which a former coordinator has kept the whole version.
+TEST_F(RestartTest, AGenerationKeepsItsMesh) {
+  std::vector<Worker*> team;
+  for (int slot = 0; slot < 4; ++slot) {
+    team.push_back(Make(4, slot, "job", slot < 3 ? "host-a" : "host-b"));
+    team.back()->request.manifest.mesh = "dp=*,shard=2";
+    Join(team.back());
+  }
+  for (Worker* worker : team) Attach(worker);
+  const auto expect_mesh = [&] {
+    const JobDescription job = Description();
+    EXPECT_EQ(job.mesh, "dp=2,shard=2");
+    EXPECT_THAT(job.placement, HasSubstr("shard=2 spans hosts: 1 of 2 groups"));
+    EXPECT_EQ(job.members[3].member.coordinates, "dp 1, shard 1");
+  };
+  expect_mesh();
+  Restart();
+  expect_mesh();
+  ASSERT_THAT(observer_.resumed[1], SizeIs(1));
+  EXPECT_EQ(observer_.resumed[1][0].begin.mesh.ToString(), "dp=2,shard=2");
+}
+
 TEST_F(RestartTest, AGenerationMayHaveSeveralPatchesOfOneSeries) {
   const std::string series = LibrarySeries(kVersion);
   std::vector<Worker*> team;

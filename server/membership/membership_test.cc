@@ -830,5 +830,36 @@ TEST_F(MembershipTest, AMemberThatOtherHostsCannotReachIsFound) {
   EXPECT_EQ(unreachable("d", "host-a", "127.0.1.1"), -1) << "one host";
 }
 
+TEST_F(MembershipTest, TheLossOfAMemberNamesItsCoordinates) {
+  Worker* const one = Make(2, 0);
+  Worker* const other = Make(2, 1);
+  for (Worker* const worker : {one, other}) {
+    worker->request.manifest.mesh = "dp=2";
+    Join(worker);
+  }
+  Attach(one);
+  EXPECT_EQ(one->joined().members->at(1).coordinates, "dp 1");
+  membership_->ReportExit(other->exit(9));
+  EXPECT_THAT(Description().last_event,
+              HasSubstr("rank 1 (dp 1; host-a/1, incarnation"));
+}
+
+TEST_F(MembershipTest, TheFreeAxisOfAnElasticJobFollowsItsSize) {
+  std::vector<Worker*> team;
+  for (int slot = 0; slot < 3; ++slot) {
+    team.push_back(MakeElastic(2, 3, slot));
+    team.back()->request.manifest.mesh = "shard=*";
+    Join(team.back());
+  }
+  EXPECT_EQ(Description().mesh, "shard=3");
+  for (Worker* worker : team) Attach(worker);
+  membership_->ReportExit(team[2]->exit(9));
+  Rejoin(team[0]);
+  EXPECT_EQ(Description().mesh, "shard=*") << "it is to form";
+  Rejoin(team[1]);
+  EXPECT_EQ(Description().mesh, "shard=2");
+  EXPECT_EQ(Description().members[1].member.coordinates, "shard 1");
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -150,6 +150,10 @@ struct JobDescription {
   absl::Time last_event_at = absl::InfinitePast();
   absl::Duration last_event_age;
   std::string forming;  // while it is: what the next generation waits for
+  // Of the generation, without a free axis; while one forms, as it was asked
+  // for. Empty: none, or it is not known any more.
+  std::string mesh;
+  std::string placement;  // a hint; see PlacementHint
 };
 
 // A job without its members: cheap, for frequent requests.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/string_view.h"
+#include "base/mesh.h"
 
 namespace coxswain::server {
 namespace {
@@ -91,6 +93,17 @@ void AssignRanks(const std::map<WorkerIdentity, int>& held,
   std::map<std::string, int> on_node;
   for (Member& member : *members) {
     member.local_rank = on_node[member.identity.node]++;
+  }
+}
+
+void AssignCoordinates(absl::string_view mesh, std::vector<Member>* members) {
+  absl::StatusOr<Mesh> fitted = Mesh();
+  if (!mesh.empty()) fitted = Mesh::Parse(mesh);
+  if (fitted.ok() && !fitted->empty()) {
+    fitted = fitted->Fit(static_cast<int>(members->size()));
+  }
+  for (Member& member : *members) {
+    member.coordinates = fitted.ok() ? fitted->Describe(member.rank) : "";
   }
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "server/membership/member.h"
 
@@ -20,6 +21,11 @@ bool TopologyLess(const Member& a, const Member& b);
 // in TopologyLess order. Identities must be unique.
 void AssignRanks(const std::map<WorkerIdentity, int>& held,
                  std::vector<Member>* members);
+
+// Gives members that have their ranks their coordinates in this mesh of a
+// manifest, as ranks of a generation of so many; none where there is no mesh,
+// or they do not fit it.
+void AssignCoordinates(absl::string_view mesh, std::vector<Member>* members);
 
 }  // namespace coxswain::server
 

@@ -75,5 +75,41 @@ TEST(AssignRanksTest, LocalRankIsThePlaceOnTheNode) {
   EXPECT_EQ(members[2].local_rank, 0);
 }
 
+std::vector<std::string> Coordinates(const std::string& mesh, int count) {
+  std::vector<Member> members;
+  for (int slot = 0; slot < count; ++slot) {
+    members.push_back(MakeMember("a", slot));
+  }
+  AssignRanks({}, &members);
+  AssignCoordinates(mesh, &members);
+  std::vector<std::string> coordinates;
+  for (const Member& member : members) {
+    coordinates.push_back(member.coordinates);
+  }
+  return coordinates;
+}
+
+TEST(AssignCoordinatesTest, TheFreeAxisTakesTheRanksThatThereAre) {
+  EXPECT_THAT(Coordinates("dp=*,shard=2", 4),
+              ElementsAre("dp 0, shard 0", "dp 0, shard 1", "dp 1, shard 0",
+                          "dp 1, shard 1"));
+}
+
+TEST(AssignCoordinatesTest, WithoutAMeshThatFitsThereAreNone) {
+  EXPECT_THAT(Coordinates("", 2), ElementsAre("", ""));
+  EXPECT_THAT(Coordinates("dp=3", 2), ElementsAre("", ""));
+  EXPECT_THAT(Coordinates("nothing", 2), ElementsAre("", ""));
+}
+
+TEST(MemberTest, ItsPlaceBeginsWithItsCoordinates) {
+  Member member = MakeMember("host-b", 1);
+  member.rank = 5;
+  EXPECT_EQ(member.Place(), "host-b/1");
+  member.coordinates = "pp 1, dp 0, tp 1";
+  EXPECT_EQ(member.Place(), "pp 1, dp 0, tp 1; host-b/1");
+  EXPECT_THAT(member.ToString(),
+              testing::StartsWith("rank 5 (pp 1, dp 0, tp 1; host-b/1"));
+}
+
 }  // namespace
 }  // namespace coxswain::server

@@ -82,6 +82,7 @@ schedule::StepAgreement::Options JobSchedule::OptionsOf(
   options.world_size = begin_.world_size;
   options.plan = first_plan_;
   options.name_of = asks_.name_of;
+  options.mesh = begin_.mesh;
   options.resumed = resumed_.has_value();
   options.absent = Absent();
   options.checkpoints = stream == schedule::kTrainStream;

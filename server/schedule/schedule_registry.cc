@@ -361,7 +361,7 @@ std::string ScheduleRegistry::NameOf(const std::string& job,
   const auto members = deps_.membership->MembersOf(job, generation);
   const auto index = static_cast<size_t>(rank);
   if (!members.ok() || index >= members->size()) return "";
-  return (*members)[index].member.identity.ToString();
+  return (*members)[index].member.Place();
 }
 
 std::vector<MemberDescription> ScheduleRegistry::MembersOf(

@@ -18,6 +18,7 @@ function head(job, plan) {
         ['Generation', count(job.generation)],
         job.attempt > 0 && ['Attempt', count(job.attempt)],
         ['World size', `${count(job.world_size)}, at least ${count(job.min_world_size)}`],
+        job.mesh && ['Mesh', said(job.placement ? `${job.mesh}; ${job.placement}` : job.mesh)],
         whole && job.state === 'running' && ['Attached', attached < job.world_size
           ? straggler(`${attached} of ${job.world_size}`) : `${attached} of ${job.world_size}`],
         ['Spares', count(job.spares.length)],
@@ -70,8 +71,8 @@ function flags(member) {
   ];
 }
 
-function memberColumns(now) {
-  return [
+function memberColumns(now, placed) {
+  const columns = [
     { name: 'Rank', number: true,
       of: (member) => (member.rank < 0 ? 'spare' : count(member.rank)) },
     { name: 'State', of: (member) => state(member.state) },
@@ -86,6 +87,11 @@ function memberColumns(now) {
     { name: 'Sent', number: true, of: (member) => bytes(member.wire_bytes) },
     { name: 'Address', text: true, of: (member) => said(member.address) },
   ];
+  if (placed) {
+    columns.splice(1, 0, { name: 'In the mesh', text: true,
+      of: (member) => said(member.coordinates || '–') });
+  }
+  return columns;
 }
 
 function pager(job, first) {
@@ -101,9 +107,10 @@ function pager(job, first) {
 
 function members(job, now, first) {
   const rows = [...job.members, ...job.spares.slice(0, MEMBERS_PER_PAGE)];
+  const placed = rows.some((member) => member.coordinates);
   return section('members', 'Ranks', pager(job, first),
       rows.length > 0
-        ? table('Ranks', memberColumns(now), rows, (member) =>
+        ? table('Ranks', memberColumns(now, placed), rows, (member) =>
           `${member.rank}/${member.node}/${member.slot}/${member.incarnation}`)
         : none('Nobody has joined.'),
       job.spares.length > MEMBERS_PER_PAGE &&
