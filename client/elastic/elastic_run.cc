@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
+#include "base/mesh.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/elastic/recovery.h"
@@ -52,8 +53,9 @@ void WarnOfBeginning(const PreviousGeneration& previous,
 // Returns the sentence of RecoveryReport::lost.
 std::string DescribeLoss(const LostPeer& peer) {
   std::string text = absl::StrCat(
-      "rank ", peer.member.rank, " (", peer.member.identity.ToString(), " on ",
-      peer.member.host, ") ", peer.left ? "has left" : "was lost");
+      "rank ", peer.member.rank, " (",
+      WithCoordinates(peer.member.coordinates, peer.member.identity.ToString()),
+      " on ", peer.member.host, ") ", peer.left ? "has left" : "was lost");
   if (!peer.reason.empty()) absl::StrAppend(&text, ": ", peer.reason);
   if (peer.error_step > 0) {
     absl::StrAppend(&text, "; with it went an error of norm ", peer.error_norm,

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "base/mesh.h"
 #include "client/rpc/retry.h"
 #include "client/rpc/retrying_stub.h"
 #include "transport/error_detail.h"
@@ -27,7 +28,8 @@ absl::Status FromAbort(const v1::Abort& abort) {
   std::string text = abort.reason();
   const v1::Member& member = abort.lost().member();
   if (abort.has_lost() && !absl::StrContains(text, member.host())) {
-    absl::StrAppend(&text, " (lost: rank ", member.rank(), " on host ",
+    absl::StrAppend(&text, " (lost: rank ", member.rank(),
+                    InParentheses(member.coordinates()), " on host ",
                     member.host(), ")");
   }
   v1::ErrorDetail detail;

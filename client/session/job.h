@@ -31,6 +31,9 @@ struct JobManifest : schedule::Settings {
   // The smallest number of workers that the job may run with; 0: that of
   // SessionOptions, or else world_size.
   int min_world_size = 0;
+  // How the ranks are divided, as in "dp=*,shard=2" (base/mesh.h); empty: as
+  // SessionOptions has it, or else they are not.
+  std::string mesh;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
   // caps, seed. Session::Join adds "library_version", "device"
@@ -47,6 +50,8 @@ struct JobMember {
   std::string host;     // for display
   std::string address;  // where its data connections listen
   std::vector<std::string> topology;
+  // In the mesh of its job, for display: "dp 1, shard 0"; empty: it has none.
+  std::string coordinates;
 };
 
 // A member of the generation before that is not in this one.

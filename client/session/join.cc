@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/logging.h"
+#include "base/mesh.h"
 #include "base/mutex.h"
 #include "base/version.h"
 #include "client/rpc/connection_hint.h"
@@ -63,6 +64,7 @@ JobMember FromWire(const v1::Member& wire) {
   member.host = wire.host();
   member.address = wire.address();
   member.topology = {wire.topology().begin(), wire.topology().end()};
+  member.coordinates = wire.coordinates();
   return member;
 }
 
@@ -327,6 +329,7 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   if (options.min_world_size < options.world_size) {
     wire->set_min_world_size(options.min_world_size);
   }
+  wire->set_mesh(options.mesh);
   schedule::SettingsToWire(manifest, wire);
   for (const ParameterSpec& parameter : manifest.parameters) {
     AddParameter(parameter, wire);
@@ -445,8 +448,9 @@ absl::Status CheckAddresses(const v1::JoinResponse& joined) {
   if (!joined.has_unreachable()) return absl::OkStatus();
   const v1::Member& local = joined.unreachable();
   return absl::FailedPreconditionError(absl::StrCat(
-      "rank ", local.rank(), " on host ", local.host(), " listens at ",
-      local.address(), ", where workers on the other hosts cannot reach it. ",
+      "rank ", local.rank(), InParentheses(local.coordinates()), " on host ",
+      local.host(), " listens at ", local.address(),
+      ", where workers on the other hosts cannot reach it. ",
       "Set COXSWAIN_BIND_ADDRESS on that host, or give its `coxswain run` ",
       "--bind-address, to an address of its network"));
 }

@@ -76,6 +76,37 @@ absl::Status FillWorldSizes(const JobManifest& manifest,
   return absl::OkStatus();
 }
 
+// Returns the text of a mesh in the one form in which it is compared.
+absl::StatusOr<std::string> MeshText(absl::string_view text) {
+  if (text.empty()) return "";
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(text));
+  return mesh.ToString();
+}
+
+absl::Status FillMesh(const JobManifest& manifest, SessionOptions* options) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string program, MeshText(manifest.mesh));
+  COXSWAIN_ASSIGN_OR_RETURN(options->mesh, MeshText(options->mesh));
+  if (options->mesh.empty()) options->mesh = program;
+  if (!program.empty() && program != options->mesh) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the launcher gives the mesh ", options->mesh,
+                     " (COXSWAIN_MESH), the program asks for ", program));
+  }
+  if (options->mesh.empty()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh,
+                            ParseJobMesh(options->mesh, options->min_world_size,
+                                         options->world_size));
+  return CheckTrainable(mesh);
+}
+
+// Returns the mesh of a generation.
+absl::StatusOr<Mesh> FittedMesh(const SessionOptions& options,
+                                const v1::JoinResponse& joined) {
+  if (options.mesh.empty()) return Mesh();
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(options.mesh));
+  return mesh.Fit(joined.world_size());
+}
+
 absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   if (options->coordinator.empty() || options->job.empty()) {
     return absl::InvalidArgumentError(
@@ -83,6 +114,7 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   }
   COXSWAIN_ASSIGN_OR_RETURN(options->backend, BackendName(options->backend));
   COXSWAIN_RETURN_IF_ERROR(FillWorldSizes(*manifest, options));
+  COXSWAIN_RETURN_IF_ERROR(FillMesh(*manifest, options));
   COXSWAIN_RETURN_IF_ERROR(
       schedule::ApplyPlanWords(options->plan_overrides, manifest));
   COXSWAIN_RETURN_IF_ERROR(manifest->terms.Validate());
@@ -139,12 +171,14 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
   asked.options.address = request.address();
   std::shared_ptr<const DataKey> key = TakeDataKey(asked.options, &joined);
   const auto plan = schedule::PlanOfCoordinator(joined.plan());
+  const auto mesh = FittedMesh(asked.options, joined);
   auto core = std::make_unique<Core>(std::move(asked), joined,
                                      plan.ok() ? *plan : schedule::Plan(),
-                                     std::move(key));
+                                     mesh.value_or(Mesh()), std::move(key));
   core->entered = *entered = core->generation;
   absl::Status attached = core->Attach(joined);
   if (attached.ok()) attached = plan.status();
+  if (attached.ok()) attached = mesh.status();
   if (attached.ok()) attached = CheckAddresses(joined);
   if (!attached.ok()) {
     if (!IsForNext(core->request.options, attached)) {
@@ -188,6 +222,7 @@ int Session::rank() const { return core_->rank; }
 int Session::world_size() const { return core_->members.world_size(); }
 int Session::local_rank() const { return core_->request.options.local_rank; }
 int64_t Session::generation() const { return core_->generation; }
+const Mesh& Session::mesh() const { return core_->mesh; }
 const std::string& Session::job() const { return core_->request.options.job; }
 const schedule::Plan& Session::plan() const { return core_->plan; }
 std::set<std::string> Session::ChangedByOperator(
@@ -259,27 +294,6 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Declare(
   const auto response = member->stub().CreateGroup(request, member->Call());
   if (!response.ok()) return member->Outcome(response.status());
   return groups_.Obtain(response->group());
-}
-
-absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> Session::CreateMesh(
-    absl::string_view name, const std::vector<MeshAxis>& axes) {
-  MemberContext& member = *core_->member;
-  v1::CreateMeshRequest request;
-  *request.mutable_fence() = member.NewRequest();
-  request.set_name(std::string(name));
-  for (const MeshAxis& axis : axes) {
-    v1::MeshAxis* wire = request.add_axes();
-    wire->set_name(axis.name);
-    wire->set_size(axis.size);
-  }
-  const auto response = member.stub().CreateMesh(request, member.Call());
-  if (!response.ok()) return member.Outcome(response.status());
-  std::vector<std::shared_ptr<ProcessGroup>> groups;
-  for (const v1::GroupInfo& info : response->groups()) {
-    COXSWAIN_ASSIGN_OR_RETURN(auto group, core_->Obtain(info));
-    groups.push_back(std::move(group));
-  }
-  return groups;
 }
 
 absl::Status Session::Barrier(absl::string_view group, absl::string_view tag,

@@ -12,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "client/checkpoint/checkpoint_client.h"
+#include "client/group/mesh_groups.h"
 #include "client/group/process_group.h"
 #include "client/parameter/parameter_client.h"
 #include "client/schedule/schedule_client.h"
@@ -81,6 +83,9 @@ class Session {
   int rank() const;
   int world_size() const;
   int local_rank() const;
+  // Returns how the ranks of this generation are divided; empty: the job has no
+  // mesh.
+  const Mesh& mesh() const;
   int64_t generation() const;
   const std::string& job() const;
   // Returns the job's plan when it was joined; schedule().plan() is the newest.
@@ -112,11 +117,18 @@ class Session {
   absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(
       absl::string_view name, const std::vector<int>& ranks);
 
-  // Returns this rank's group along each axis of a device mesh, in the order of
-  // the axes, of which the last varies fastest. Called by all ranks. Blocks as
-  // World.
+  // Returns this rank's group along each axis of a mesh, whose axes may have
+  // any names, and then along each set of joined ones, by name. Called by all
+  // ranks. Blocks as World. Fails with UNIMPLEMENTED where the coordinator is
+  // of a version that joins no axes.
   absl::StatusOr<std::vector<std::shared_ptr<ProcessGroup>>> CreateMesh(
-      absl::string_view name, const std::vector<MeshAxis>& axes);
+      absl::string_view name, const std::vector<MeshAxis>& axes,
+      const std::vector<std::vector<std::string>>& joined = {});
+
+  // Returns this rank's groups in a mesh of known axes that fits the world,
+  // such as mesh(), by at most two calls of the coordinator. Called by all
+  // ranks. Blocks as World.
+  absl::StatusOr<MeshGroups> GroupsOf(const Mesh& mesh);
 
   // Waits at the coordinator until all members of a group (empty: all ranks)
   // have called with this tag. Fails with DEADLINE_EXCEEDED, naming the ranks

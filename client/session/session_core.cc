@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/logging.h"
+#include "base/mesh.h"
 #include "client/rpc/grpc_coordinator_stub.h"
 #include "client/session/join.h"
 #include "client/session/nccl_ras.h"
@@ -28,13 +29,14 @@ int LostRank(const absl::Status& why) {
 }  // namespace
 
 Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
-                    const schedule::Plan& plan_in,
+                    const schedule::Plan& plan_in, Mesh mesh_in,
                     std::shared_ptr<const DataKey> key)
     : request(std::move(request_in)),
       rank(joined.rank()),
       generation(joined.generation()),
       plan(plan_in),
       previous(PreviousOf(joined)),
+      mesh(std::move(mesh_in)),
       member(std::make_shared<MemberContext>(
           request.stub, MakeFence(request.options, joined),
           RetriesOf(request.options), request.options.security)),
@@ -215,7 +217,8 @@ void Session::Core::NoteEvent(const v1::AttachEvent& event) {
   } else if (event.has_member_left()) {
     const v1::MemberLeft& left = event.member_left();
     Note(SessionEvent::Kind::kMemberLeft,
-         absl::StrCat("rank ", left.member().rank(), " on ",
+         absl::StrCat("rank ", left.member().rank(),
+                      InParentheses(left.member().coordinates()), " on ",
                       left.member().host(), " has left: ", left.reason()),
          left.member().rank());
   } else if (event.has_decision()) {

@@ -48,7 +48,8 @@ class Session::Core {
 
   // `key` is the generation's; null: there is none.
   Core(Request request_in, const v1::JoinResponse& joined,
-       const schedule::Plan& plan_in, std::shared_ptr<const DataKey> key);
+       const schedule::Plan& plan_in, Mesh mesh_in,
+       std::shared_ptr<const DataKey> key);
   ~Core();
 
   // Opens the Attach stream and waits until the coordinator has accepted it.
@@ -60,6 +61,9 @@ class Session::Core {
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
       const v1::GroupInfo& info) {
     return groups_.Obtain(info);
+  }
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> ObtainAlone() {
+    return groups_.ObtainAlone();
   }
 
   struct Departure {
@@ -97,6 +101,7 @@ class Session::Core {
   int64_t entered = 0;
   const schedule::Plan plan;
   const PreviousGeneration previous;
+  const Mesh mesh;  // without a free axis
   const std::shared_ptr<MemberContext> member;
   SessionMembers members;
   StoreClient store;

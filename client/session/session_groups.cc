@@ -110,12 +110,28 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
     const v1::GroupInfo& info) {
-  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
-  if (known != nullptr) return known;
-  const std::string& id = info.communicator_id();
   ProcessGroup::ConnectOptions connect = connect_;
   if (IsOfCheckpoints(info.name())) OnTheSide(&connect);
   connect.measures_links = info.name() == kWorldGroup;
+  return Obtain(info, connect);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::ObtainAlone() {
+  v1::GroupInfo info;
+  info.set_name("alone");
+  info.add_ranks(rank_);
+  info.set_communicator_id("alone");
+  ProcessGroup::ConnectOptions connect = connect_;
+  // There is nobody to exchange with by whatever was chosen.
+  connect.backend = "auto";
+  return Obtain(info, connect);
+}
+
+absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
+    const v1::GroupInfo& info, const ProcessGroup::ConnectOptions& connect) {
+  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
+  if (known != nullptr) return known;
+  const std::string& id = info.communicator_id();
   auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
                                      connect, member_);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();

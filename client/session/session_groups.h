@@ -63,6 +63,9 @@ class SessionGroups {
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
       const v1::GroupInfo& info);
 
+  // Returns the group of this rank alone, which no coordinator knows.
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> ObtainAlone();
+
   // Refuses later groups with `why`, since the generation has ended, and if
   // requested aborts all communicators. Once.
   void End(const absl::Status& why, bool abort_communicators);
@@ -79,6 +82,8 @@ class SessionGroups {
       const v1::GroupInfo& info);
   // Keeps a group that has just been connected.
   absl::Status Keep(const std::shared_ptr<ProcessGroup>& group);
+  absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
+      const v1::GroupInfo& info, const ProcessGroup::ConnectOptions& connect);
   // What communicators have done.
   struct Done {
     int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/mesh.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/backends/registry.h"
@@ -107,6 +108,18 @@ absl::Status ReadPlan(const GetVariable& get, const char* name,
         absl::StrCat(name, "='", value, "': ", overrides.status().message()));
   }
   *result = *std::move(overrides);
+  return absl::OkStatus();
+}
+
+absl::Status ReadMesh(const GetVariable& get, const char* name,
+                      std::string* result) {
+  const std::string value = Text(get, name);
+  if (value.empty()) return absl::OkStatus();
+  const absl::StatusOr<Mesh> mesh = Mesh::Parse(value);
+  if (!mesh.ok()) {
+    return WithPrefix(absl::StrCat(name, ": "), mesh.status());
+  }
+  *result = mesh->ToString();
   return absl::OkStatus();
 }
 
@@ -283,6 +296,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromVariables(
                                 options.local_world_size));
   }
   COXSWAIN_RETURN_IF_ERROR(ReadWorldSizes(get, &options));
+  COXSWAIN_RETURN_IF_ERROR(ReadMesh(get, "COXSWAIN_MESH", &options.mesh));
   COXSWAIN_RETURN_IF_ERROR(
       ReadDevice(get, "COXSWAIN_LOCAL_DEVICE", &options.device));
   options.ras_address = Text(get, "NCCL_RAS_ADDR");

@@ -48,6 +48,8 @@ struct SessionOptions {
   //   COXSWAIN_LOCAL_WORLD_SIZE  workers on this node; default 1
   //   COXSWAIN_WORLD_SIZE        workers of the job; default: the manifest's
   //   COXSWAIN_MIN_WORLD_SIZE    the fewest it may run with; default: as many
+  //   COXSWAIN_MESH              `mesh`, as in dp=*,shard=2; default: the
+  //                              manifest's
   //   COXSWAIN_LOCAL_DEVICE      `device`: cpu, or the number of a GPU among
   //                              those that CUDA shows; default cpu
   //   COXSWAIN_ATTEMPT           `attempt`; default 0
@@ -84,6 +86,8 @@ struct SessionOptions {
   int local_world_size = 1;
   int world_size = 0;      // 0: that of the manifest
   int min_world_size = 0;  // 0: that of the manifest
+  // How the ranks are divided (base/mesh.h); empty: as the manifest has it.
+  std::string mesh;
   // Where this worker's gradients are. All workers of a job use a GPU, or none
   // does, and those that do have one version of NCCL: otherwise Join fails. A
   // program that determines it by itself sets it before it joins.

@@ -48,6 +48,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
                              {"COXSWAIN_LOCAL_WORLD_SIZE", "4"},
                              {"COXSWAIN_WORLD_SIZE", "8"},
                              {"COXSWAIN_MIN_WORLD_SIZE", "3"},
+                             {"COXSWAIN_MESH", "dp=*,shard=02"},
                              {"COXSWAIN_LOCAL_DEVICE", "3"},
                              {"NCCL_RAS_ADDR", "localhost:9999"},
                              {"COXSWAIN_ATTEMPT", "5000000000"},
@@ -66,6 +67,7 @@ TEST(SessionOptionsTest, ReadsEveryVariable) {
   EXPECT_EQ(options.local_world_size, 4);
   EXPECT_EQ(options.world_size, 8);
   EXPECT_EQ(options.min_world_size, 3);
+  EXPECT_EQ(options.mesh, "dp=*,shard=2");
   EXPECT_EQ(options.device, (Device{Device::Kind::kCuda, 3}));
   EXPECT_EQ(options.ras_address, "localhost:9999");
   EXPECT_EQ(options.attempt, 5000000000);
@@ -136,6 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair("COXSWAIN_LOCAL_WORLD_SIZE", "0"),
                       std::pair("COXSWAIN_WORLD_SIZE", "4.5"),
                       std::pair("COXSWAIN_MIN_WORLD_SIZE", "0"),
+                      std::pair("COXSWAIN_MESH", "dp=two"),
                       std::pair("COXSWAIN_ATTEMPT", "-1"),
                       std::pair("COXSWAIN_TOPOLOGY", "rack-3,,node-12"),
                       std::pair("COXSWAIN_COORDINATOR", "head:4711,other"),

@@ -264,6 +264,74 @@ TEST_F(SessionTest, AWorldSizeOtherThanTheLaunchersIsAnError) {
                                      HasSubstr("asks for 3"))));
 }
 
+TEST_F(SessionTest, TheMeshIsSentAndFitted) {
+  std::string seen = "none";
+  AnswerJoin([&seen](const v1::JoinRequest& request) {
+    seen = request.manifest().mesh();
+    return absl::OkStatus();
+  });
+  ASSERT_OK_AND_ASSIGN(const auto without, Join());
+  EXPECT_EQ(seen, "");
+  EXPECT_TRUE(without->mesh().empty());
+  manifest_.mesh = "dp=*,shard=01";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_EQ(seen, "dp=*,shard=1");
+  EXPECT_EQ(session->mesh().ToString(), "dp=1,shard=1");
+  options_.mesh = "dp=*,shard=1";
+  EXPECT_OK(Join());
+}
+
+TEST_F(SessionTest, AMeshThatCannotBeIsRefusedBeforeAnythingIsTried) {
+  const auto error = [this](const char* launcher, const char* program) {
+    options_.mesh = launcher;
+    manifest_.mesh = program;
+    return Join().status();
+  };
+  const auto invalid = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(error("dp=1", "dp=*"),
+              invalid("the launcher gives the mesh dp=1 (COXSWAIN_MESH), the "
+                      "program asks for dp=*"));
+  EXPECT_THAT(error("", "dp=2"), invalid("does not fit 1 workers"));
+  EXPECT_THAT(error("shards=1", ""), invalid("did you mean 'shard'?"));
+  options_.world_size = 2;
+  EXPECT_THAT(error("pp=2", ""), StatusIs(absl::StatusCode::kUnimplemented,
+                                          HasSubstr("no pipelines")));
+  EXPECT_EQ(joins_, 0);
+}
+
+TEST_F(SessionTest, ACoordinatorThatJoinsNoAxesIsNamed) {
+  fake_->Answer<v1::CreateMeshRequest, v1::CreateMeshResponse>(
+      "Group/CreateMesh",
+      [](const v1::CreateMeshRequest& request, const CallOptions&) {
+        v1::CreateMeshResponse response;
+        for (int i = 0; i < request.axes_size(); ++i) response.add_groups();
+        return response;
+      });
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_THAT(
+      session->CreateMesh("m", {{"dp", 1}, {"tp", 1}}, {{"dp", "tp"}}),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               AllOf(HasSubstr("was asked for 3 groups of the mesh 'm'"),
+                     HasSubstr("update it"))));
+}
+
+TEST_F(SessionTest, AMeshOfOneRankIsOneGroup) {
+  manifest_.mesh = "dp=1";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  ASSERT_OK_AND_ASSIGN(const MeshGroups groups,
+                       session->GroupsOf(session->mesh()));
+  for (const auto& group : {groups.pp, groups.dp, groups.tp, groups.data}) {
+    EXPECT_EQ(group, groups.world);
+  }
+  EXPECT_THAT(session->GroupsOf(Mesh()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("the job has no mesh")));
+  EXPECT_THAT(session->GroupsOf(*Mesh::Parse("dp=*")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Fit()")));
+}
+
 TEST_F(SessionTest, RequestsCarryTheFenceAndARequestId) {
   v1::SetRequest seen;
   fake_->Answer<v1::SetRequest, v1::SetResponse>(
