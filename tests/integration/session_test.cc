@@ -87,11 +87,13 @@ class SessionIntegrationTest : public ::testing::Test {
   }
 
   // By rank; none on a failure.
-  Sessions JoinAll(int count) {
+  Sessions JoinAll(int count, const std::string& mesh = "") {
     Sessions joined(count);
     Mutex mutex;
     InThreads(count, [&](int slot) {
-      auto session = Session::Join(OptionsOf(slot, count), {});
+      JobManifest manifest;
+      manifest.mesh = mesh;
+      auto session = Session::Join(OptionsOf(slot, count), manifest);
       EXPECT_OK(session);
       if (!session.ok()) return;
       MutexLock lock(&mutex);
@@ -205,6 +207,57 @@ TEST_F(SessionIntegrationTest, OverlappingGroupsSumTheirOwnRanks) {
       EXPECT_EQ((*high)->rank(), rank == 2 ? 0 : 1);
       EXPECT_EQ(Sum(**high, 1.0f + rank), 5);
     }
+    EXPECT_OK(session.Barrier("", "end", kTimeout));
+  });
+}
+
+TEST_F(SessionIntegrationTest, TheGroupsOfAMeshSumAlongTheirAxes) {
+  StartCoordinator();
+  const Sessions sessions = JoinAll(8);
+  ASSERT_EQ(sessions.size(), 8u);
+  // The type has all axes, whatever can be trained on.
+  ASSERT_OK_AND_ASSIGN(const Mesh mesh,
+                       Mesh::Create({{"pp", 2}, {"dp", 2}, {"shard", 2}}));
+  InThreads(8, [&](int rank) {
+    Session& session = *sessions[rank];
+    ASSERT_OK_AND_ASSIGN(const MeshGroups groups, session.GroupsOf(mesh));
+    for (const auto& [group, axes] :
+         {std::pair(groups.world, MeshAxes{0, 1, 2}),
+          std::pair(groups.pp, MeshAxes{0}), std::pair(groups.dp, MeshAxes{1}),
+          std::pair(groups.shard, MeshAxes{2}),
+          std::pair(groups.data, MeshAxes{1, 2}),
+          std::pair(groups.tp, MeshAxes{})}) {
+      const std::vector<int> ranks = mesh.GroupOf(rank, axes);
+      EXPECT_EQ(group->ranks(), ranks);
+      float expected = 0;
+      for (const int member : ranks) expected += 1.0f + member;
+      EXPECT_EQ(Sum(*group, 1.0f + rank), expected);
+    }
+    EXPECT_EQ(groups.data->communicator().backend(), "shm");
+    // All of it once more: what is connected stays.
+    ASSERT_OK_AND_ASSIGN(const MeshGroups again, session.GroupsOf(mesh));
+    EXPECT_EQ(again.data, groups.data);
+    EXPECT_EQ(again.tp, groups.tp);
+    EXPECT_OK(session.Barrier(groups.data->name(), "data", kTimeout));
+    EXPECT_OK(session.Barrier("", "end", kTimeout));
+  });
+}
+
+TEST_F(SessionIntegrationTest, ReplicasAndShardsOfAllRanksAreTheWorld) {
+  StartCoordinator();
+  const Sessions sessions = JoinAll(4, "dp=*,shard=2");
+  ASSERT_EQ(sessions.size(), 4u);
+  InThreads(4, [&](int rank) {
+    Session& session = *sessions[rank];
+    EXPECT_EQ(session.mesh().ToString(), "dp=2,shard=2");
+    ASSERT_OK_AND_ASSIGN(const MeshGroups groups,
+                         session.GroupsOf(session.mesh()));
+    EXPECT_EQ(groups.data, groups.world);
+    EXPECT_EQ(groups.dp->size(), 2);
+    EXPECT_EQ(groups.shard->size(), 2);
+    EXPECT_EQ(groups.tp->size(), 1);
+    ASSERT_OK_AND_ASSIGN(const auto members, session.Members());
+    EXPECT_EQ(members.at(3).coordinates, "dp 1, shard 1");
     EXPECT_OK(session.Barrier("", "end", kTimeout));
   });
 }
