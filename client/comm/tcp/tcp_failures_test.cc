@@ -146,7 +146,7 @@ TEST_F(TcpFailuresTest, APeerThatStallsAmidAMeanInPlace) {
   const WorkPtr work = rank_0_->AllReduceMean(
       {all.Slice(kPart + kGap, kPart), all.Slice(0, kPart)});
   Begin(HeaderOf(CollectiveKind::kMean, all.Slice(0, 2 * kPart)), 0);
-  // More than a chunk of what rank 0 adds up, and less than two.
+  // Part of what rank 0 adds up.
   RawTcpPeer::Write(peer_->data, std::string(300 << 10, '\0'));
   RawTcpPeer::Read(peer_->data, 1000);
   EXPECT_THAT(work->Wait(kMinute),

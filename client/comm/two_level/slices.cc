@@ -10,10 +10,11 @@
 namespace coxswain {
 namespace {
 
-// Of the flat communicator, where much is exchanged: more ranks form a ring, in
-// which a host sends each slice but one, however many ranks it has; but to
-// reduce half floats.
-constexpr int kDirectRanks = 2;
+// Of the flat communicator: more ranks, or three and more with more data, form
+// a ring, in which a host sends each slice but one, however many ranks it has;
+// but to reduce half floats.
+constexpr int kDirectRanks = 8;
+constexpr int64_t kDirectBytes = 1 << 20;
 
 int64_t Width(DType dtype) { return static_cast<int64_t>(SizeOf(dtype)); }
 
@@ -41,14 +42,18 @@ Slices::Slices(const Levels* levels) : levels_(*levels) {
   }
 }
 
-bool Slices::Bridges(CollectiveKind kind, DType dtype, ReduceOp op) const {
+bool Slices::Bridges(const CollectiveHeader& header) const {
   const Hosts& hosts = levels_.hosts;
   if (hosts.count() == 1 || groups_ == 1) return false;
   const int64_t ranks = levels_.flat->size();
-  const bool reduces = kind == CollectiveKind::kReduceScatter;
-  const int64_t slots = int64_t{hosts.count() - 1} * groups_ *
-                        (reduces && IsWide(dtype, op) ? 2 : 1);
-  const bool in_ring = ranks > kDirectRanks && !(reduces && IsHalfFloat(dtype));
+  const bool reduces = header.kind == CollectiveKind::kReduceScatter;
+  const bool wide = reduces && IsWide(header.dtype, header.op);
+  const int64_t slots = int64_t{hosts.count() - 1} * groups_ * (wide ? 2 : 1);
+  const int64_t bytes =
+      header.count * Width(header.dtype) * (reduces ? 1 : ranks);
+  const bool in_ring =
+      (ranks > kDirectRanks || (ranks > 2 && bytes > kDirectBytes)) &&
+      !(reduces && IsHalfFloat(header.dtype));
   if (in_ring) return slots <= ranks - 1;
   int64_t most = 0;
   for (int host = 0; host < hosts.count(); ++host) {

@@ -33,8 +33,9 @@ class Slices {
   explicit Slices(const Levels* levels);
 
   // Returns whether the host that sends most sends no more so, empty slots
-  // included, than if all ranks exchanged by the flat communicator.
-  bool Bridges(CollectiveKind kind, DType dtype, ReduceOp op) const;
+  // included, than if all ranks exchanged by the flat communicator. Of a
+  // reduce-scatter or an all-gather.
+  bool Bridges(const CollectiveHeader& header) const;
 
   // What all ranks have agreed to do, if Bridges; nothing is in flight when
   // these return.

@@ -100,7 +100,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   }
   WorkPtr DoAllGather(Span input, Span output) override {
     const CollectiveHeader header = HeaderOf(CollectiveKind::kAllGather, input);
-    if (IsSmall(input) || !Bridges(header)) {
+    if (IsSmall(input) || !slices_.Bridges(header)) {
       return RunFlat(header,
                      [=] { return parts_.flat->AllGather(input, output); });
     }
@@ -109,7 +109,7 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
     const CollectiveHeader header =
         HeaderOf(CollectiveKind::kReduceScatter, input, op);
-    if (IsSmall(output) || !Bridges(header)) {
+    if (IsSmall(output) || !slices_.Bridges(header)) {
       return RunFlat(header, [=] {
         return parts_.flat->ReduceScatter(input, output, op);
       });
@@ -152,10 +152,6 @@ class TwoLevelCommunicator : public Communicator, public PeerLossSource {
   }
   bool IsSmall(const Span& span) const {
     return span.bytes() * (size() - 1) <= kSmallBytes;
-  }
-
-  bool Bridges(const CollectiveHeader& header) const {
-    return slices_.Bridges(header.kind, header.dtype, header.op);
   }
 
   // Runs an operation of the parts in the order of this communicator's own.

@@ -304,10 +304,11 @@ TEST(TwoLevelLayoutsTest, EachByteLeavesAHostOnceSpreadOverItsRanks) {
     // As if the smaller hosts had as many ranks as the largest one.
     EXPECT_THAT(WireShares({0, 0, 0, 1, 1}, DType::kFloat32, kind),
                 are({0.2, 0.2, 0.2, 0.4, 0.2}));
+    // Flat: in a ring no host sends as much as with an empty slot.
     EXPECT_THAT(WireShares({0, 1, 2, 2}, DType::kFloat32, kind),
-                are({1, 1, 0.5, 0.5}));
+                are({0.75, 0.75, 0.75, 0.75}));
   }
-  // Flat, which would not send more in 32 bits.
+  // Flat, which would send less than in 32 bits.
   EXPECT_THAT(
       WireShares({0, 1, 1}, DType::kBFloat16, CollectiveKind::kReduceScatter),
       are({2. / 3, 2. / 3, 2. / 3}));
