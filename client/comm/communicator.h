@@ -103,7 +103,9 @@ class Communicator {
   // size(), rounded to their type, and called AllReduce with them in one piece.
   // Parts are of one floating-point type and do not overlap. The elements of
   // all of them together are as many on all ranks; how they are divided into
-  // parts is each rank's own affair.
+  // parts is each rank's own affair. After an error of a peer, or a deadline,
+  // each element may be as it was, its mean, or anything between: it is not to
+  // be used. Nothing between the parts is touched.
   WorkPtr AllReduceMean(const std::vector<Span>& parts);
   // Returns whether this back end can, without passes or copies of its own; the
   // same on all ranks.
