@@ -2,6 +2,7 @@
 #define COXSWAIN_BASE_MESH_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"

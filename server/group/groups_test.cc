@@ -160,27 +160,21 @@ TEST_F(GroupsTest, AMeshGivesTheCallersGroupOfEachAxis) {
 }
 
 TEST_F(GroupsTest, AMeshGivesTheCallersGroupOfJoinedAxes) {
-  const std::vector<MeshAxis> axes = {{"pp", 2}, {"dp", 2}, {"tp", 1}};
-  const std::vector<std::vector<std::string>> joined = {{"tp", "pp"},
-                                                        {"pp", "dp", "tp"}};
-  const auto groups = CreateMesh(FenceOf(3), CallerOf(3), "m", axes, joined);
+  const std::vector<MeshAxis> axes = {{"pp", 2}, {"dp", 2}};
+  const auto groups =
+      CreateMesh(FenceOf(3), CallerOf(3), "m", axes, {{"dp", "pp"}});
   ASSERT_OK(groups);
-  ASSERT_EQ(groups->size(), 5);
-  EXPECT_EQ((*groups)[3].name, "m/pp+tp/1");
-  EXPECT_THAT((*groups)[3].ranks, ElementsAre(1, 3));
-  EXPECT_EQ((*groups)[4].communicator_id, "job/1/m/pp+dp+tp/0");
-  EXPECT_THAT((*groups)[4].ranks, ElementsAre(0, 1, 2, 3));
+  ASSERT_EQ(groups->size(), 3);
+  EXPECT_THAT((*groups)[1].ranks, ElementsAre(2, 3));
+  EXPECT_EQ((*groups)[2].communicator_id, "job/1/m/pp+dp/0");
+  EXPECT_THAT((*groups)[2].ranks, ElementsAre(0, 1, 2, 3));
   // The same set of axes, in another order.
-  EXPECT_OK(CreateMesh(FenceOf(0), CallerOf(0), "m", axes,
-                       {{"pp", "tp"}, {"dp", "pp", "tp"}}));
+  EXPECT_OK(CreateMesh(FenceOf(0), CallerOf(0), "m", axes, {{"pp", "dp"}}));
   EXPECT_THAT(CreateMesh(FenceOf(0), CallerOf(0), "m", axes),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("was declared as pp=2,dp=2,tp=1 with pp+tp, "
-                                 "pp+dp+tp")));
-  Come(0, 1, "m/pp+tp/1", "t");
-  Come(1, 3, "m/pp+tp/1", "t");
-  EXPECT_OK(StatusOf(0));
-  EXPECT_OK(StatusOf(1));
+                       HasSubstr("was declared as pp=2,dp=2 with pp+dp")));
+  for (int rank = 0; rank < 4; ++rank) Come(rank, rank, "m/pp+dp/0", "t");
+  for (int call = 0; call < 4; ++call) EXPECT_OK(StatusOf(call));
 }
 
 TEST_F(GroupsTest, ABarrierOfAMeshGroupNeedsItsMembersOnly) {
