@@ -4,6 +4,7 @@ import contextlib
 import copy
 import datetime
 import pickle
+import types
 
 import scene_support
 import torch
@@ -129,6 +130,7 @@ def together():
     skips(session)
     skips_what_is_recomputed()
     leaves_micro_batches_out()
+    refuses_what_hides_its_passes()
     votes()
     tells_a_scaler()
     weighs_a_short_window()
@@ -252,6 +254,28 @@ def skips_what_is_recomputed():
                     loss(model, batch(step, micro)).backward()
             check(run.skipped and run.schedule.step == step + 1)
             check(all(p.grad is None for p in model.parameters()), step)
+
+
+def refuses_what_hides_its_passes():
+    class Hidden(Nested):
+        def forward(self, x):
+            return types.SimpleNamespace(y=super().forward(x))
+
+    model = DistributedDataParallel(Hidden())
+    run = cx.follow(model)
+    hidden = model(batch(0, 0)).y.sum()
+    error = raised(coxswain.InvalidArgument, hidden.backward)
+    check("use_reentrant=False" in str(error), error)
+    # Where nothing is recomputed it trains.
+    plain = DistributedDataParallel(layers())
+    plain.module.register_forward_hook(
+        lambda module, inputs, output: types.SimpleNamespace(y=output)
+    )
+    run = cx.follow(plain)
+    for micro in range(2):
+        with run.accumulate():
+            plain(batch(0, micro)).y.sum().backward()
+    check(run.schedule.step == 1, run.schedule.step)
 
 
 def leaves_micro_batches_out():

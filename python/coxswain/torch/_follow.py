@@ -176,7 +176,7 @@ def _unused_place(session: Session) -> int:
     """Returns which stream's model is gone on all ranks, the one that is the
     oldest. All of them call it."""
     gc.collect()  # Models refer to themselves.
-    users = [_users.get(one.stream) for one in _schedules]
+    users = [_users.get(one.stream) for one in _schedules[:_MAX_STREAMS]]
     exist = array.array("b", [bool(one and one[0]()) for one in users])
     session.all_reduce(exist, "max")
     free = [place for place, one in enumerate(exist) if not one]
@@ -695,6 +695,15 @@ class Run:
         if self._gradient_hook is None:
             _queue(self._check_pass)
         elif self._under_way:
+            if self._opaque and within_pass():
+                self._under_way = False
+                raise InvalidArgument(
+                    "the model has reentrant checkpointing, and returns no "
+                    "tensor that torch finds, by which the end of the whole "
+                    "pass could be noticed: use checkpoint(..., "
+                    "use_reentrant=False), or return tensors, tuples, dicts or "
+                    "dataclasses"
+                )
             if self._reentrant is None:
                 self._reentrant = missing_gradients(self._model) is None
             self._after_gradients()
