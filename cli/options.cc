@@ -481,7 +481,8 @@ void AddOptions(CLI::App* app, RunOptions* options) {
           "--no-prefix copies the output unchanged");
   AddFlag(app, "--follow", "follow", &options->follow,
           "the program is Python: follow each of torch's "
-          "DistributedDataParallel in it, with no change to the program");
+          "DistributedDataParallel in it, with no change to the program. torch "
+          "exchanges, or Coxswain where COXSWAIN_FOLLOW_EXCHANGE is coxswain");
   AddLogLevel(app, &options->log_level);
   AddLogFormat(app, &options->log_format);
 }

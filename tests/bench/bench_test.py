@@ -15,6 +15,7 @@ import unittest.mock
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import bench  # noqa: E402
+import hook_choice  # noqa: E402
 import measure  # noqa: E402
 import models  # noqa: E402
 import ranks  # noqa: E402
@@ -429,6 +430,27 @@ class NativeTest(unittest.TestCase):
         )
         with self.assertRaisesRegex(native.NativeError, "no hook is called"):
             native.Model(library, "x", [(2, 3)])
+
+
+class HookChoiceTest(unittest.TestCase):
+    def test_the_page_has_the_table_of_what_was_measured(self):
+        # If not: tests/bench/hook_choice.py --update.
+        _, shown, _ = hook_choice.between(hook_choice.read(hook_choice.PAGE))
+        measured = hook_choice.read(hook_choice.MEASURED)
+        self.assertEqual(shown, hook_choice.table(measured))
+
+    def test_a_time_is_computing_and_the_link(self):
+        # 2 MB at 1 Gbit/s are 16 ms.
+        self.assertEqual(hook_choice.milliseconds((3, 2e6), 1), 19)
+
+    def test_a_hook_pays_up_to_the_link_where_both_take_as_long(self):
+        one, other = (9, 1e6), (1, 3e6)
+        at = hook_choice.break_even(one, other)
+        self.assertAlmostEqual(
+            hook_choice.milliseconds(one, at),
+            hook_choice.milliseconds(other, at),
+        )
+        self.assertIsNone(hook_choice.break_even((1, 1e6), (2, 3e6)))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,30 @@ PROGRAMS = (
 PAGES = ("README.md", "docs/first-program.md", "docs/python.md")
 
 
+# Prints the words that programs of torch and Accelerate have for how gradients
+# are exchanged, each after the page that says what they are here.
+WORDS = """
+import dataclasses, inspect
+from accelerate.utils import DDPCommunicationHookType as Kind
+from accelerate.utils import DistributedDataParallelKwargs
+from accelerate.utils import GradientAccumulationPlugin
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+for kind in Kind:
+    print("docs/python.md", 'comm_hook="%s"' % kind.value)
+for plugin in DistributedDataParallelKwargs, GradientAccumulationPlugin:
+    for field in dataclasses.fields(plugin):
+        print("docs/python.md", field.name)
+for page, kind in (
+    ("docs/python.md", DistributedDataParallel),
+    ("docs/hooks.md", powerSGD_hook.PowerSGDState),
+):
+    for name in list(inspect.signature(kind.__init__).parameters)[1:]:
+        print(page, name)
+"""
+
+
 def read(*path):
     with open(os.path.join(*path), encoding="utf-8") as file:
         return file.read()
@@ -128,6 +152,16 @@ class ExamplesTest(unittest.TestCase):
             self.assertTrue(shown, page)
             for block in shown:
                 self.assertIn(block, programs, page)
+
+
+    def test_the_pages_have_all_words_of_torch_and_accelerate(self):
+        command = [torch_ranks.torch_python(), "-c", WORDS]
+        with Program(command, torch_ranks.environment()) as program:
+            self.assertEqual(program.end(), 0, program.output)
+        words = [line.split(" ", 1) for line in program.output.splitlines()]
+        self.assertGreater(len(words), 30, program.output)
+        for page, word in words:
+            self.assertIn("`%s`" % word, read(page))
 
 
 if __name__ == "__main__":
