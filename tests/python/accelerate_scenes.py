@@ -14,6 +14,7 @@ import coxswain
 import coxswain.accelerate
 import coxswain.torch
 from scene_support import (
+    EXCHANGE,
     check,
     digest,
     main,
@@ -120,7 +121,8 @@ def together():
     refusals(session)
     # The plan changes with the stream of the first model.
     attached, program = same_bits(session)
-    hooks()
+    if EXCHANGE == "torch":
+        hooks()
     skips(session)
     scaler()
     plan_changes(session, attached, program)
@@ -235,7 +237,7 @@ def of_coxswain():
     attached = coxswain.accelerate.attach(accelerator, exchange="coxswain")
     program = Program(accelerator)
     program.epoch()
-    equal_everywhere(session, program)
+    check(equal_everywhere(session, program), "ranks are apart")
     folder = os.path.join(os.environ["SCENES_FOLDER"], "saved")
     accelerator.save_state(folder)
     accelerator.wait_for_everyone()
@@ -265,7 +267,7 @@ def of_coxswain():
     accelerator.wait_for_everyone()
     check(not os.path.exists(other))
     program.epoch()
-    equal_everywhere(session, program)
+    check(equal_everywhere(session, program), "ranks are apart")
     accelerator.wait_for_everyone()
     if session.rank == 0:
         os.remove(os.path.join(folder, names[1]))
@@ -408,8 +410,8 @@ def refusals(session):
         ({"comm_hook": "fp17"}, ["'fp17'", "batched_power_sgd"]),
         ({"comm_wrapper": "fp16"}, ["no comm_hook"]),
         (
-            {"comm_hook": "power_sgd", "comm_state_option": {"rank": 2}},
-            ["'rank'", "matrix_approximation_rank"],
+            {"comm_hook": "power_sgd", "comm_state_option": {"ranks": 2}},
+            ["'ranks'", "warm_start"],
         ),
     ):
         accelerator = renewed(

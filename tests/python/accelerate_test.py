@@ -16,11 +16,15 @@ SCRIPT = "accelerate_scenes.py"
 class TogetherTest(unittest.TestCase):
     """Scenes that do not need their launcher."""
 
+    exchange = "torch"
+    # That are not of an exchange, or name it.
+    others = ("of_coxswain", "alone")
+
     @classmethod
     def setUpClass(cls):
         cls.scenes = torch_ranks.Scenes(
-            SCRIPT, "together", "of_coxswain", "alone", "slip", "stalled",
-            "stopped", "keeps", "resumes",
+            SCRIPT, "together", "slip", "stalled", "stopped", "keeps",
+            "resumes", *cls.others, SCENES_EXCHANGE=cls.exchange,
             ALONE_PORT=str(torch_ranks.unused_port()),
         )
 
@@ -34,13 +38,14 @@ class TogetherTest(unittest.TestCase):
     def test_coxswain_exchanges_by_the_hook_that_accelerate_names(self):
         self.scenes.of("of_coxswain")
 
-    def test_a_count_that_slips_is_named_and_goes_by_unseen_without(self):
+    def test_without_coxswain_a_count_that_slips_goes_by_unseen(self):
         output = set(self.scenes.named("alone"))
         self.assertEqual(len(output), 1, output)
         steps, right, steps_of_slip, wrong = output.pop().split()
         self.assertEqual(steps, steps_of_slip)
         self.assertNotEqual(right, wrong)
 
+    def test_a_count_that_slips_is_named(self):
         named = set(self.scenes.named("slip"))
         self.assertEqual(len(named), 1, named)
         self.assertRegex(
@@ -62,39 +67,25 @@ class TogetherTest(unittest.TestCase):
         self.assertLess(took, torch_ranks.IN_TIME_S)
 
 
-class ExchangeOfCoxswainTest(unittest.TestCase):
-    """Scenes again, in which Coxswain exchanges."""
+class TogetherByCoxswainTest(TogetherTest):
+    """The same scenes, in which Coxswain exchanges."""
 
-    @classmethod
-    def setUpClass(cls):
-        cls.scenes = torch_ranks.Scenes(
-            SCRIPT, "slip", "stopped", SCENES_EXCHANGE="coxswain"
-        )
-
-    def test_a_count_that_slips_is_named(self):
-        named = set(self.scenes.named("slip"))
-        self.assertEqual(len(named), 1, named)
-        self.assertRegex(named.pop(), r"^3 .*3 on rank 1, 4 on rank 0")
-
-    def test_a_rank_that_is_stopped_is_named(self):
-        line, _ = torch_ranks.named_in(
-            self.scenes.of("stopped", done=1), "STANDS"
-        )
-        self.assertRegex(line, r"\(1,\).*rank 1")
-
-    def test_a_rank_killed_beside_its_data_loader_is_named(self):
-        with torch_ranks.scene(
-            SCRIPT, "killed", SCENES_EXCHANGE="coxswain"
-        ) as ranks:
-            line, _ = torch_ranks.named_after(ranks, "KILLED")
-            self.assertNotEqual(ranks.end(), 0)
-            self.assertIn("(1,) rank 1", line)
-            self.assertIn("killed by signal 9", line)
+    exchange = "coxswain"
+    others = ()
+    test_coxswain_exchanges_by_the_hook_that_accelerate_names = None
+    test_without_coxswain_a_count_that_slips_goes_by_unseen = None
 
 
 class AccelerateTest(unittest.TestCase):
+    exchange = "torch"
+
+    def start(self, scene, **more):
+        return torch_ranks.scene(
+            SCRIPT, scene, SCENES_EXCHANGE=self.exchange, **more
+        )
+
     def test_a_rank_killed_beside_its_data_loader_is_named(self):
-        with torch_ranks.scene(SCRIPT, "killed") as ranks:
+        with self.start("killed") as ranks:
             line, took = torch_ranks.named_after(ranks, "KILLED")
             self.assertNotEqual(ranks.end(), 0)
             self.assertIn("(1,) rank 1", line)
@@ -103,7 +94,7 @@ class AccelerateTest(unittest.TestCase):
             self.assertLess(took, 10)
 
     def test_ctrl_c_ends_a_backward_pass_that_waits(self):
-        with torch_ranks.scene(SCRIPT, "interrupted") as ranks:
+        with self.start("interrupted") as ranks:
             ranks.line("WAITS")
             ranks.interrupt()
             ranks.line("INTERRUPTED 0", timeout=30)
@@ -112,8 +103,8 @@ class AccelerateTest(unittest.TestCase):
     def test_training_outlives_its_coordinator(self):
         with tempfile.TemporaryDirectory() as folder:
             enough = os.path.join(folder, "enough")
-            with torch_ranks.Serve() as coordinator, torch_ranks.scene(
-                SCRIPT, "outlived", ENOUGH=enough,
+            with torch_ranks.Serve() as coordinator, self.start(
+                "outlived", ENOUGH=enough,
                 options=(
                     "--coordinator", coordinator.address, "--job", "mnist",
                 ),
@@ -128,10 +119,14 @@ class AccelerateTest(unittest.TestCase):
 
     def test_a_program_of_torchrun_joins_by_attach(self):
         with torch_ranks.Serve() as coordinator, torch_ranks.torchrun(
-            SCRIPT, "joins", coordinator
+            SCRIPT, "joins", coordinator, SCENES_EXCHANGE=self.exchange
         ) as ranks:
             self.assertEqual(ranks.end(), 0, ranks.output)
             self.assertEqual(ranks.output.count("DONE"), 2, ranks.output)
+
+
+class AccelerateByCoxswainTest(AccelerateTest):
+    exchange = "coxswain"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ import sys
 import time
 
 import torch
+import torch.distributed as dist
 
+# Whose exchange scenes have that name none.
+EXCHANGE = os.environ.get("SCENES_EXCHANGE") or "torch"
 # Of one scene of several.
 _TIMEOUT_S = 100
 
@@ -43,6 +46,13 @@ def digest(model):
     return found.hexdigest()[:16]
 
 
+def on_all_ranks(value):
+    """Checks that all ranks have the same."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    check(all(one == values[0] for one in values), values)
+
+
 def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(
@@ -66,6 +76,35 @@ def plan_set(session, *changes):
     )
 
 
+class HookChanges:
+    """Changes of the plan's hook, which come with the steps of the first model
+    that is followed: of one of its own."""
+
+    def __init__(self, session):
+        import coxswain.torch
+
+        self._session = session
+        self._model = torch.nn.parallel.DistributedDataParallel(network())
+        self._run = coxswain.torch.follow(self._model, exchange="coxswain")
+
+    def to(self, hook):
+        """Returns once the models that are followed next have this hook, and
+        no state of another one. All ranks call it."""
+        import coxswain
+
+        wanted = coxswain.canonical_hook(hook)
+        if self._run.plan.hook == wanted:
+            return
+        if self._session.rank == 0:
+            plan_set(self._session, "hook=" + wanted, "hook_state=reset")
+        self._session.barrier("the plan has " + wanted, timeout=60)
+        for _ in range(20):
+            if self._run.plan.hook == wanted:
+                return
+            self._model(torch.ones(2, 16)).sum().backward()
+        raise AssertionError("the plan still has " + self._run.plan.hook)
+
+
 def stall(stand=lambda: os.kill(os.getpid(), signal.SIGSTOP)):
     """Prints the time, and goes no further."""
     print("STANDS %.3f" % time.monotonic(), flush=True)
@@ -86,19 +125,18 @@ def names_the_other(session, kind, train):
 
 
 def _exchange_by_variable():
-    """Has scenes that name no exchange use that of SCENES_EXCHANGE."""
-    exchange = os.environ.get("SCENES_EXCHANGE")
+    """Has scenes that name no exchange use EXCHANGE."""
     for module, name in (
         ("coxswain.torch", "follow"),
         ("coxswain.accelerate", "attach"),
         ("coxswain.transformers", "attach"),
         ("coxswain.lightning", "Follow"),
     ):
-        if exchange and module in sys.modules:
+        if EXCHANGE != "torch" and module in sys.modules:
             function = getattr(sys.modules[module], name)
             setattr(
                 sys.modules[module], name,
-                functools.partial(function, exchange=exchange),
+                functools.partial(function, exchange=EXCHANGE),
             )
 
 

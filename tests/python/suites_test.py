@@ -37,36 +37,39 @@ class SuitesTest(unittest.TestCase):
                 passed = re.findall("OK %s(?![a-z0-9_])" % name, ranks.output)
                 self.assertEqual(len(passed), 2, ranks.output)
 
-    def test_cases_of_torch(self):
+    def cases_of_torch(self, cases, **more):
         with tempfile.TemporaryDirectory() as folder:
-            ranks = suite("torch_cases.py", *TORCH_CASES, TEMP_DIR=folder)
-            self.assert_passed(ranks, ("_test_python_store",) + TORCH_CASES)
+            ranks = suite("torch_cases.py", *cases, TEMP_DIR=folder, **more)
+            self.assert_passed(ranks, ("_test_python_store",) + cases)
+
+    def scripts_of_accelerate(self, *names, **more):
+        self.assert_passed(suite("accelerate_suite.py", *names, **more), names)
+
+    def test_cases_of_torch(self):
+        self.cases_of_torch(TORCH_CASES)
 
     def test_scripts_of_accelerate(self):
-        names = ("test_sync", "test_script", "test_ddp_comm_hook")
-        self.assert_passed(suite("accelerate_suite.py", *names), names)
+        self.scripts_of_accelerate(
+            "test_sync", "test_script", "test_ddp_comm_hook"
+        )
 
     def test_with_the_exchange_of_coxswain(self):
-        cases = [case for case in TORCH_CASES if not case.endswith("_hook")]
-        with tempfile.TemporaryDirectory() as folder:
-            ranks = suite(
-                "torch_cases.py", *cases, TEMP_DIR=folder,
-                COXSWAIN_FOLLOW_EXCHANGE="coxswain",
-            )
-            self.assert_passed(ranks, cases)
-        names = ("test_sync", "test_script")
-        ranks = suite(
-            "accelerate_suite.py", *names, COXSWAIN_FOLLOW_EXCHANGE="coxswain"
+        # The others register hooks of torch.
+        cases = tuple(
+            case for case in TORCH_CASES if not case.endswith("_hook")
         )
-        self.assert_passed(ranks, names)
+        self.cases_of_torch(cases, COXSWAIN_FOLLOW_EXCHANGE="coxswain")
+        self.scripts_of_accelerate(
+            "test_sync", "test_script", COXSWAIN_FOLLOW_EXCHANGE="coxswain"
+        )
 
     def test_a_script_of_accelerate_with_uneven_data(self):
-        name = "test_distributed_data_loop"
-        ranks = suite(
-            "accelerate_suite.py", name,
-            plan="windows=plan uneven_data=wait_for_all",
-        )
-        self.assert_passed(ranks, [name])
+        for exchange in ("torch", "coxswain"):
+            self.scripts_of_accelerate(
+                "test_distributed_data_loop",
+                plan="windows=plan uneven_data=wait_for_all",
+                COXSWAIN_FOLLOW_EXCHANGE=exchange,
+            )
 
 
 if __name__ == "__main__":

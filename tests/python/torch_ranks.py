@@ -1,8 +1,10 @@
 """Starts the ranks of scenes with torch, for tests beside it."""
 
+import collections
 import os
 import re
 import socket
+import subprocess
 import tempfile
 
 from program import Program
@@ -45,16 +47,16 @@ def run(*options, ranks=2):
             "--nproc", str(ranks), *options, "--"]
 
 
-def scene(script, *names, options=(), **more):
+def scene(script, *names, options=(), ranks=2, **more):
     """Starts scenes of a script beside this file."""
     return Program(
-        run(*options)
+        run(*options, ranks=ranks)
         + [torch_python(), os.path.join(SCENES, script), *names],
         environment(**more),
     )
 
 
-def torchrun(script, name, coordinator):
+def torchrun(script, name, coordinator, **more):
     """Starts a scene by torchrun."""
     return Program(
         [torch_python(), "-m", "torch.distributed.run",
@@ -63,7 +65,8 @@ def torchrun(script, name, coordinator):
          "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
          os.path.join(SCENES, script), name],
         environment(
-            COXSWAIN_COORDINATOR=coordinator.address, GLOO_SOCKET_IFNAME="lo"
+            COXSWAIN_COORDINATOR=coordinator.address,
+            GLOO_SOCKET_IFNAME="lo", **more
         ),
     )
 
@@ -129,20 +132,22 @@ class Serve:
 
 
 class Scenes:
-    """The output of two ranks in each of several scenes of a script, which are
-    one after the other in processes that are forked once torch is loaded."""
+    """The output of ranks in each of several scenes of a script, which are one
+    after the other in processes that are forked once torch is loaded."""
 
-    def __init__(self, script, *names, **more):
+    def __init__(self, script, *names, ranks=2, **more):
+        self._ranks = ranks
         with tempfile.TemporaryDirectory() as folder, scene(
-            script, *names, SCENES_FOLDER=folder, **more
-        ) as ranks:
-            ranks.end()
-            self._log = ranks.output
+            script, *names, ranks=ranks, SCENES_FOLDER=folder, **more
+        ) as program:
+            program.end()
+            self._log = program.output
             self._outputs = {name: self._read(folder, name) for name in names}
+            self._reduced = _reduced_in_cpp(folder)
 
     def _read(self, folder, name):
         output = ""
-        for rank in range(2):
+        for rank in range(self._ranks):
             try:
                 with open(os.path.join(folder, "%s.%d" % (name, rank))) as file:
                     output += file.read()
@@ -152,14 +157,45 @@ class Scenes:
                 )
         return output
 
-    def of(self, name, done=2):
-        """Returns the output in a scene. Fails if it is not done by that
-        many ranks."""
+    def of(self, name, done=None):
+        """Returns the output in a scene. Fails if it is not done by that many
+        ranks, all by default."""
         output = self._outputs[name]
-        if output.count("DONE") != done:
+        if output.count("DONE") != (self._ranks if done is None else done):
             raise AssertionError(output)
         return output
 
-    def named(self, name, done=2):
+    def named(self, name, done=None):
         """Returns the errors that ranks printed in a scene."""
         return re.findall("NAMED (.*)", self.of(name, done))
+
+    def reduced_in_cpp(self, name):
+        """Returns the hooks with which the reducer in C++ leaves the same bits
+        as a scene has left, in the order of its recordings. Fails if it does
+        not with one of them."""
+        self.of(name)
+        hooks = []
+        for recording, output in sorted(self._reduced.items()):
+            if recording.split("-")[0] != name:
+                continue
+            found = re.search("EQUAL in .* with (.*)", output)
+            if found is None:
+                raise AssertionError(recording + ": " + output)
+            hooks.append(found.group(1))
+        return hooks
+
+
+def _reduced_in_cpp(folder):
+    """Returns what reduce_in_cpp prints of each recording in a folder."""
+    files = collections.defaultdict(list)
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".recording"):
+            files[name.split(".")[0]].append(os.path.join(folder, name))
+    return {
+        recording: subprocess.run(
+            [os.path.join(SCENES, "reduce_in_cpp"), *paths],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=60,
+        ).stdout
+        for recording, paths in files.items()
+    }

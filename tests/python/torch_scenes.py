@@ -9,7 +9,7 @@ import types
 import scene_support
 import torch
 import torch.distributed as dist
-from scene_support import check, digest, plan_set, raised
+from scene_support import EXCHANGE, check, digest, plan_set, raised
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
     powerSGD_hook,
@@ -83,26 +83,30 @@ def loss(model, x):
     return model(x).square().mean()
 
 
+def loss_of(model, step, micro):
+    return loss(model, batch(step, micro))
+
+
 def same(a, b):
     return all(map(torch.equal, a.parameters(), b.parameters()))
 
 
-def train(model, optimizer, k, steps):
+def train(model, optimizer, k, steps, loss_of=loss_of):
     """As plain programs of torch do."""
     for step in range(steps):
         for micro in range(k):
             last = micro == k - 1
             with contextlib.nullcontext() if last else model.no_sync():
-                (loss(model, batch(step, micro)) / k).backward()
+                (loss_of(model, step, micro) / k).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def train_followed(run, model, optimizer, k, steps):
+def train_followed(run, model, optimizer, k, steps, loss_of=loss_of):
     for step in range(steps):
         for micro in range(k):
             with run.accumulate():
-                (loss(model, batch(step, micro)) * run.loss_scale).backward()
+                (loss_of(model, step, micro) * run.loss_scale).backward()
             check(run.sync == (micro == k - 1), run.sync, micro)
         optimizer.step()
         optimizer.zero_grad()
@@ -126,7 +130,8 @@ def together():
     check("joined job" in str(error) and error.code == 9, error)
     trains_bit_by_bit_as_before()
     exchanges_where_torch_does()
-    trains_with_hooks_of_torch()
+    if EXCHANGE == "torch":
+        trains_with_hooks_of_torch()
     skips(session)
     skips_what_is_recomputed()
     leaves_micro_batches_out()
@@ -137,7 +142,9 @@ def together():
     refuses_a_step_within_a_window()
     may_be_pickled_and_copied()
     refuses(session)
-    keeps(session)
+    if EXCHANGE == "torch":
+        refuses_a_hook_of_the_model()
+        keeps(session)
     stops(session)
 
 
@@ -165,8 +172,12 @@ def trains_bit_by_bit_as_before():
         check(run.schedule.step == 4 and same(plain, model), options)
         # Python is called for each bucket only where it has to be.
         by_bucket = run._gradient_hook is None
-        unused = bool(options.get("find_unused_parameters"))
-        check(by_bucket == (unused or isinstance(module, Nested)), module)
+        has_to = (
+            "find_unused_parameters" in options
+            or isinstance(module, Nested)
+            or EXCHANGE == "coxswain"
+        )
+        check(by_bucket == has_to, module)
 
 
 def exchanges_where_torch_does():
@@ -399,12 +410,6 @@ def refuses(session):
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     error = raised(coxswain.InvalidArgument, cx.follow, model)
     check("takes only one" in str(error), error)
-    model = DistributedDataParallel(layers())
-    cx.follow(model)
-    model.register_comm_hook(None, default_hooks.allreduce_hook)
-    loss_of_it = loss(model, batch(0, 0))
-    error = raised(coxswain.InvalidArgument, loss_of_it.backward)
-    check("use that of Run" in str(error), error)
     mixed = DistributedDataParallel(layers())
     mixed.mixed_precision = object()
     error = raised(coxswain.InvalidArgument, cx.follow, mixed)
@@ -419,6 +424,15 @@ def refuses(session):
         error = raised(coxswain.InvalidArgument, cx.follow, compiled)
         check("python_reducer" in str(error), error)
     check(session.ended is None)
+
+
+def refuses_a_hook_of_the_model():
+    model = DistributedDataParallel(layers())
+    cx.follow(model)
+    model.register_comm_hook(None, default_hooks.allreduce_hook)
+    loss_of_it = loss(model, batch(0, 0))
+    error = raised(coxswain.InvalidArgument, loss_of_it.backward)
+    check("use that of Run" in str(error), error)
 
 
 def keeps(session):
@@ -504,9 +518,9 @@ def every_batch():
     for options in ({}, {"static_graph": True}):
         plain, theirs, model, ours = pair(layers(), **options)
         run = cx.follow(model, ours)
-        train_followed(run, model, ours, 3, 2)
-        check(run.schedule.step == 2)
-        for step in range(2):
+        train_followed(run, model, ours, 3, 17)
+        check(run.schedule.step == 17)
+        for step in range(17):
             for micro in range(3):
                 (loss(plain, batch(step, micro)) / 3).backward()
             theirs.step()
@@ -522,7 +536,7 @@ def strict():
     train(plain, theirs, 2, 1)
     train(plain, theirs, 2, 3)
     train_followed(run, model, ours, 2, 1)
-    check(run._gradient_hook is not None)
+    check((run._gradient_hook is not None) == (EXCHANGE == "torch"))
     if session.rank == 0:
         plan_set(session, "enforcement=strict")
     session.barrier("the plan is set", timeout=60)
@@ -626,7 +640,7 @@ def ends_cleanly():
 
 def uncaught():
     session = cx.init()
-    model = DistributedDataParallel(layers())
+    model = DistributedDataParallel(layers(), bucket_cap_mb=0.01)
     cx.follow(model)
     # torch rearranges buckets in the forward after the first pass.
     for step in range(2):

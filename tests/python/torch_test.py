@@ -11,12 +11,16 @@ from torch_ranks import Scenes  # noqa: E402
 
 
 class TorchTest(unittest.TestCase):
+    exchange = "torch"
+    # That are not of an exchange.
+    others = ("url", "wrong_plan", "ends_cleanly")
+
     @classmethod
     def setUpClass(cls):
         cls.scenes = Scenes(
-            "torch_scenes.py", "together", "url", "every_batch", "strict",
-            "uneven", "uneven_is_refused", "wrong_plan", "ends_cleanly",
-            "uncaught",
+            "torch_scenes.py", "together", "every_batch", "strict", "uneven",
+            "uneven_is_refused", "uncaught", *cls.others,
+            SCENES_EXCHANGE=cls.exchange,
         )
 
     def test_models_train_as_before_and_skip_vote_and_stop_together(self):
@@ -49,6 +53,16 @@ class TorchTest(unittest.TestCase):
         named = self.scenes.named("uncaught", done=1)
         self.assertEqual(len(named), 1, named)
         self.assertIn("ValueError: no luck", named[0])
+
+
+class ExchangeOfCoxswainTest(TorchTest):
+    """The same scenes, in which Coxswain exchanges."""
+
+    exchange = "coxswain"
+    others = ()
+    test_a_process_group_by_an_address = None
+    test_a_plan_with_a_hook_and_a_wrong_hook_are_refused = None
+    test_an_error_before_a_session_is_left_does_not_fail_it = None
 
 
 if __name__ == "__main__":

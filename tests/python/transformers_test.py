@@ -16,9 +16,14 @@ SCRIPT = "trainer_scenes.py"
 class TogetherTest(unittest.TestCase):
     """Scenes that do not need their launcher."""
 
+    exchange = "torch"
+
     @classmethod
     def setUpClass(cls):
-        cls.scenes = torch_ranks.Scenes(SCRIPT, "together", "plan", "stopped")
+        cls.scenes = torch_ranks.Scenes(
+            SCRIPT, "together", "plan", "stopped",
+            SCENES_EXCHANGE=cls.exchange,
+        )
 
     def test_a_trainer_trains_as_before_skips_saves_and_stops(self):
         self.scenes.of("together")
@@ -34,13 +39,26 @@ class TogetherTest(unittest.TestCase):
         self.assertLess(took, torch_ranks.IN_TIME_S)
 
 
+class TogetherByCoxswainTest(TogetherTest):
+    """The same scenes, in which Coxswain exchanges."""
+
+    exchange = "coxswain"
+
+
 class TransformersTest(unittest.TestCase):
+    exchange = "torch"
+
+    def start(self, scene, **more):
+        return torch_ranks.scene(
+            SCRIPT, scene, SCENES_EXCHANGE=self.exchange, **more
+        )
+
     def assert_done(self, ranks):
         self.assertEqual(ranks.end(), 0, ranks.output)
         self.assertEqual(ranks.output.count("DONE"), 2, ranks.output)
 
     def test_a_killed_rank_is_named(self):
-        with torch_ranks.scene(SCRIPT, "killed") as ranks:
+        with self.start("killed") as ranks:
             line, took = torch_ranks.named_after(ranks, "KILLED")
             self.assertIn("(1,) rank 1", line)
             self.assertIn("killed by signal 9", line)
@@ -50,8 +68,8 @@ class TransformersTest(unittest.TestCase):
     def test_training_outlives_its_coordinator(self):
         with tempfile.TemporaryDirectory() as folder:
             enough = os.path.join(folder, "enough")
-            with torch_ranks.Serve() as coordinator, torch_ranks.scene(
-                SCRIPT, "outlived", ENOUGH=enough,
+            with torch_ranks.Serve() as coordinator, self.start(
+                "outlived", ENOUGH=enough,
                 options=(
                     "--coordinator", coordinator.address, "--job", "mnist",
                 ),
@@ -66,22 +84,17 @@ class TransformersTest(unittest.TestCase):
 
     def test_a_program_of_torchrun_joins_by_attach(self):
         with torch_ranks.Serve() as coordinator, torch_ranks.torchrun(
-            SCRIPT, "joins", coordinator
+            SCRIPT, "joins", coordinator, SCENES_EXCHANGE=self.exchange
         ) as ranks:
             self.assert_done(ranks)
 
     def test_lightning_trains_as_before_and_stops(self):
-        for exchange in ("torch", "coxswain"):
-            with torch_ranks.scene(
-                SCRIPT, "lightning", SCENES_EXCHANGE=exchange
-            ) as ranks:
-                self.assert_done(ranks)
-
-    def test_a_trainer_trains_as_before_by_the_exchange_of_coxswain(self):
-        with torch_ranks.scene(
-            SCRIPT, "together", SCENES_EXCHANGE="coxswain"
-        ) as ranks:
+        with self.start("lightning") as ranks:
             self.assert_done(ranks)
+
+
+class TransformersByCoxswainTest(TransformersTest):
+    exchange = "coxswain"
 
 
 if __name__ == "__main__":
