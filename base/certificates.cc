@@ -160,8 +160,8 @@ absl::Status CheckStrongAuthorities(absl::string_view ca) {
   absl::Status weak;
   int number = 0;
   for (const Certificate& one : ParseAll(ca)) {
-    const absl::Status status = CheckStrong(context.get(), one.get(),
-                                            /*first=*/false, ++number);
+    absl::Status status = CheckStrong(context.get(), one.get(),
+                                      /*first=*/false, ++number);
     if (status.ok()) return status;
     if (weak.ok()) weak = status;
   }

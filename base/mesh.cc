@@ -147,10 +147,10 @@ absl::StatusOr<Mesh> Mesh::Fit(int world_size) const {
   const bool fits = world_size > 0 && (has_free_axis() ? world_size % size_ == 0
                                                        : world_size == size_);
   if (!fits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the mesh ", ToString(), " does not fit ", world_size,
-                     " workers: ", has_free_axis() ? "a multiple of " : "",
-                     size_, size_ == 1 ? " is needed" : " are needed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the mesh ", ToString(), " does not fit ", world_size,
+        " workers: ", has_free_axis() ? "a multiple of " : "", size_,
+        has_free_axis() || size_ == 1 ? " is needed" : " are needed"));
   }
   Mesh fitted = *this;
   for (MeshAxis& axis : fitted.axes_) {

@@ -81,7 +81,7 @@ std::string PlacementHint(const Mesh& mesh,
   for (const absl::string_view axis : {"tp", "shard"}) {
     const MeshAxes axes = mesh.AxesOf({axis});
     if (axes.empty()) continue;
-    const std::string hint = HintAlong(mesh, axes, largest, hosts);
+    std::string hint = HintAlong(mesh, axes, largest, hosts);
     if (!hint.empty()) return hint;
   }
   return "";

@@ -114,6 +114,12 @@ absl::Status CheckPlan(const DistributedDataParallelOptions& options,
         "ReducerOptions::on_average is for the wrapper itself; to step while "
         "buckets still travel, set overlapped_optimizer");
   }
+  if (options.reducer.slices) {
+    return absl::InvalidArgumentError(
+        "ReducerOptions::slices leaves a rank the averages of its own slices "
+        "only, and the wrapper gives its optimizer whole gradients; leave it "
+        "out, or use a Reducer");
+  }
   COXSWAIN_RETURN_IF_ERROR(CheckAveragerFits(plan, world_size, hook, averager));
   COXSWAIN_RETURN_IF_ERROR(CheckOverlap(options, plan, hook, averager));
   return CheckTermsFit(plan, options.reducer, options.skip_non_finite, hook,

@@ -352,6 +352,9 @@ TEST(OptionsTest, ThatContradictEachOther) {
   options.reducer.max_norm = 1;
   EXPECT_THAT(Creation(options),
               refused("sync_each_batch does not go with max_norm"));
+  options = Following(PlanOf(2));
+  options.reducer.slices = true;
+  EXPECT_THAT(Creation(options), refused("slices leaves a rank"));
   const auto overlapped = [](const Tensor& parameter) {
     return std::make_unique<::torch::optim::SGD>(std::vector<Tensor>{parameter},
                                                  1);

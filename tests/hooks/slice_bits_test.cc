@@ -141,14 +141,14 @@ INSTANTIATE_TEST_SUITE_P(
         SliceCase{"AllReduceFloat64", "allreduce", DType::kFloat64},
         SliceCase{"Fp16", "fp16"}, SliceCase{"Bf16", "bf16"},
         SliceCase{"Fp16OfAllReduce", "fp16(allreduce)"},
-        SliceCase{"PowerSgd", "powersgd(rank=2,start_step=1)"},
-        SliceCase{"PowerSgdFloat64", "powersgd(rank=3,start_step=1)",
+        SliceCase{"PowerSgd", "powersgd(rank=2,start_step=2)"},
+        SliceCase{"PowerSgdFloat64", "powersgd(rank=3,start_step=2)",
                   DType::kFloat64},
         SliceCase{"PowerSgdPyTorch",
-                  "powersgd(rank=2,start_step=1,mode=pytorch)"},
-        SliceCase{"Fp16OfPowerSgd", "fp16(powersgd(rank=2,start_step=1))"},
-        SliceCase{"AcpSgd", "acp_sgd(rank=2,start_step=1)"},
-        SliceCase{"BatchedPowerSgd", "batched_powersgd(rank=2,start_step=1)"}),
+                  "powersgd(rank=2,start_step=2,mode=pytorch)"},
+        SliceCase{"Fp16OfPowerSgd", "fp16(powersgd(rank=2,start_step=2))"},
+        SliceCase{"AcpSgd", "acp_sgd(rank=2,start_step=2)"},
+        SliceCase{"BatchedPowerSgd", "batched_powersgd(rank=2,start_step=2)"}),
     [](const testing::TestParamInfo<SliceCase>& info) {
       return info.param.name;
     });

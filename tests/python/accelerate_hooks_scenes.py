@@ -45,7 +45,7 @@ def their_script():
     session = coxswain.torch.init()
     changes = scene_support.HookChanges(session)
     DistributedDataParallel.__init__ = accelerate_suite.on_cpu
-    attached, hooks = [], []
+    attached, hooks, words = [], [], []
 
     class Attached(accelerate.Accelerator):
         """An Accelerator that has the line that its program lacks."""
@@ -56,6 +56,11 @@ def their_script():
                 _accelerator.hook_of(self, "coxswain", None) or "allreduce"
             )
             hooks.append(session.schedule.plan.hook)
+            given = self.ddp_handler
+            words.append((
+                given.comm_hook.value, given.comm_wrapper.value,
+                given.comm_state_option,
+            ))
             attached.append(
                 coxswain.accelerate.attach(self, exchange="coxswain")
             )
@@ -65,15 +70,11 @@ def their_script():
         "accelerate.test_utils.scripts.test_ddp_comm_hook",
         run_name="__main__",
     )
-    for one, hook in zip(attached, hooks):
+    for one, hook, its_words in zip(attached, hooks, words):
         run, = one.runs
         check(run.schedule.step == 1, run.schedule.step)
-        handler = one.accelerator.ddp_handler
-        words = (
-            handler.comm_hook.value, handler.comm_wrapper.value,
-            handler.comm_state_option,
-        )
-        check(hook == coxswain.canonical_hook(spec_of(*words)), hook, words)
+        expected = coxswain.canonical_hook(spec_of(*its_words))
+        check(hook == expected, hook, its_words)
     check(len(hooks) == len(set(hooks)) == 10, hooks)
 
 

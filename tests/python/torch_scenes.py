@@ -274,9 +274,15 @@ def refuses_what_hides_its_passes():
 
     model = DistributedDataParallel(Hidden())
     run = cx.follow(model)
-    hidden = model(batch(0, 0)).y.sum()
-    error = raised(coxswain.InvalidArgument, hidden.backward)
-    check("use_reentrant=False" in str(error), error)
+    with run.accumulate():
+        model(batch(0, 0)).y.sum().backward()
+    with run.accumulate():
+        hidden = model(batch(0, 1)).y.sum()
+        if EXCHANGE == "torch":
+            error = raised(coxswain.InvalidArgument, hidden.backward)
+            check("use_reentrant=False" in str(error), error)
+        else:
+            hidden.backward()
     # Where nothing is recomputed it trains.
     plain = DistributedDataParallel(layers())
     plain.module.register_forward_hook(

@@ -14,7 +14,7 @@ namespace {
 
 using testing::SizeIs;
 
-constexpr int kSteps = 12;
+constexpr int kDigestedSteps = 12;
 
 using Case = std::tuple<const char*, int, int>;  // hook, workers, accumulation
 
@@ -24,7 +24,7 @@ TEST_P(EveryHookTest, DigestsAreEqualAfterEveryStep) {
   const auto [hook, workers, accumulation] = GetParam();
   auto launcher =
       Start(Launcher({"--nproc", absl::StrCat(workers)},
-                     {"--hook", hook, "--steps", absl::StrCat(kSteps),
+                     {"--hook", hook, "--steps", absl::StrCat(kDigestedSteps),
                       "--accumulate", absl::StrCat(accumulation), "--digest"}));
   ASSERT_OK_AND_ASSIGN(Process::Exit exit, launcher->Wait(kTimeout));
   ASSERT_EQ(exit.Status(), 0) << launcher->err();
@@ -33,7 +33,8 @@ TEST_P(EveryHookTest, DigestsAreEqualAfterEveryStep) {
   ASSERT_THAT(digests, SizeIs(workers)) << launcher->out();
   std::set<std::string> different;
   for (const auto& [step, digest] : digests.at(0)) different.insert(digest);
-  EXPECT_THAT(different, SizeIs(kSteps)) << "a step did not change anything";
+  EXPECT_THAT(different, SizeIs(kDigestedSteps))
+      << "a step did not change anything";
   for (const auto& [rank, steps] : digests) {
     EXPECT_EQ(steps, digests.at(0)) << "rank " << rank;
   }

@@ -19,7 +19,7 @@ using testing::SizeIs;
 
 constexpr int kGlobalBatch = 8;  // micro-batches: 4 ranks with 2 each
 constexpr int kSavedAt = 5;
-constexpr int kSteps = 12;
+constexpr int kBatchSteps = 12;
 
 std::vector<std::vector<ToyBatch>> GlobalBatches(int first, int last) {
   std::vector<std::vector<ToyBatch>> steps;
@@ -43,7 +43,7 @@ class GlobalBatchTest : public testing::Test {
         options.end(),
         {"--accumulate", "2", "--global-data", "--term",
          "on_resize=" + on_resize, "--term", "uneven_data=wait_for_all",
-         "--steps", absl::StrCat(kSteps), "--dtype", "float64", "--digest",
+         "--steps", absl::StrCat(kBatchSteps), "--dtype", "float64", "--digest",
          "--windows", "--dump", folder_.path(dump)});
     return Start(Launcher({"--nproc", absl::StrCat(workers), "--job", "rows",
                            "--coordinator", coordinator_.address()},
@@ -76,7 +76,7 @@ class GlobalBatchTest : public testing::Test {
     for (int rank = 0; rank < 3; ++rank) {
       const int window = windows[static_cast<size_t>(rank)];
       const auto lines = PrintedBy(rank, "window", job.out);
-      EXPECT_THAT(lines, SizeIs(kSteps - kSavedAt));
+      EXPECT_THAT(lines, SizeIs(kBatchSteps - kSavedAt));
       EXPECT_THAT(
           lines,
           Each(HasSubstr(absl::StrCat(" of ", window, "/", window, " "))));
@@ -106,8 +106,9 @@ TEST_F(GlobalBatchTest, IsKeptWhen4Become3) {
             1e-12);
   const ToyDump after = Dumped("after");
   EXPECT_THAT(StepsOf(after), ElementsAre(5, 6, 7, 8, 9, 10, 11));
-  EXPECT_LE(reference.Follow(after, kSavedAt, GlobalBatches(kSavedAt, kSteps)),
-            1e-12);
+  EXPECT_LE(
+      reference.Follow(after, kSavedAt, GlobalBatches(kSavedAt, kBatchSteps)),
+      1e-12);
   coordinator_.Stop();
   EXPECT_THAT(StrayProcesses(), IsEmpty());
 }
@@ -118,7 +119,7 @@ TEST_F(GlobalBatchTest, UnlessThePlanKeepsTheLocalOne) {
   ToyReference reference;
   reference.Follow(Dumped("before"), 0, GlobalBatches(0, kSavedAt));
   EXPECT_GT(reference.Follow(Dumped("after"), kSavedAt,
-                             GlobalBatches(kSavedAt, kSteps)),
+                             GlobalBatches(kSavedAt, kBatchSteps)),
             1e-2);
   coordinator_.Stop();
   EXPECT_THAT(StrayProcesses(), IsEmpty());

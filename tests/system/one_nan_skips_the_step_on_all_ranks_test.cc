@@ -18,7 +18,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 constexpr int kRanks = 3;
-constexpr int kSteps = 8;
+constexpr int kStepsWithNan = 8;
 constexpr int kSkipped = 4;
 
 struct Result {
@@ -32,7 +32,7 @@ class OneNanTest : public testing::Test {
   Result Train(const std::string& hook, const std::vector<std::string>& options,
                const std::string& fault = "--nan-at") {
     const TemporaryFolder folder;
-    std::vector<std::string> all = {"--steps", absl::StrCat(kSteps)};
+    std::vector<std::string> all = {"--steps", absl::StrCat(kStepsWithNan)};
     all.insert(all.end(),
                {"--dtype", "float64", "--hook", hook, "--digest", "--dump",
                 folder.path("dump"), fault, absl::StrCat("1:", kSkipped)});
@@ -74,7 +74,7 @@ void ExpectSkippedByAll(const Result& result, const std::string& reason) {
   EXPECT_EQ(digests.at(0), digests.at(1));
   EXPECT_EQ(digests.at(0), digests.at(2));
   const auto& steps = digests.at(0);
-  ASSERT_THAT(steps, SizeIs(kSteps));
+  ASSERT_THAT(steps, SizeIs(kStepsWithNan));
   EXPECT_EQ(steps.at(kSkipped), steps.at(kSkipped + 1));
   EXPECT_NE(steps.at(kSkipped + 1), steps.at(kSkipped + 2));
 }
@@ -91,11 +91,11 @@ std::vector<ToyBatch> BatchesOf(int step) {
 // The training is the one that has never had the step.
 void ExpectReference(const ToyDump& dump) {
   ToyReference reference;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kStepsWithNan; ++step) {
     if (step == kSkipped) continue;
     EXPECT_LE(reference.Follow(dump, step, {BatchesOf(step)}), 1e-12);
   }
-  EXPECT_THAT(StepsOf(dump), SizeIs(kSteps - 1));
+  EXPECT_THAT(StepsOf(dump), SizeIs(kStepsWithNan - 1));
 }
 
 TEST_F(OneNanTest, TheRankThatSeesItBeforeTheExchangeAsksAllToSkip) {

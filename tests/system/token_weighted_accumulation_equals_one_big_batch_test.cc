@@ -16,14 +16,14 @@ using testing::SizeIs;
 
 constexpr int kRanks = 3;
 constexpr int kAccumulate = 2;
-constexpr int kSteps = 6;
+constexpr int kWeightedSteps = 6;
 // In turns, so that no two steps have the same.
 const std::vector<int> kTokens = {1, 13, 5, 2, 8, 3, 21};
 
 // Returns all micro-batches of all ranks in each step.
 std::vector<std::vector<ToyBatch>> BigBatches() {
-  std::vector<std::vector<ToyBatch>> steps(kSteps);
-  for (int n = 0; n < kSteps * kAccumulate; ++n) {
+  std::vector<std::vector<ToyBatch>> steps(kWeightedSteps);
+  for (int n = 0; n < kWeightedSteps * kAccumulate; ++n) {
     for (int rank = 0; rank < kRanks; ++rank) {
       ToyBatch batch;
       batch.step = n / kAccumulate;
@@ -43,7 +43,7 @@ double Difference(const std::string& weighting, const std::string& dtype) {
   const TemporaryFolder folder;
   const Ended job = RunToEnd(
       Launcher({"--nproc", absl::StrCat(kRanks)},
-               {"--steps", absl::StrCat(kSteps), "--accumulate",
+               {"--steps", absl::StrCat(kWeightedSteps), "--accumulate",
                 absl::StrCat(kAccumulate), "--samples",
                 absl::StrJoin(kTokens, ","), "--term", "weighting=" + weighting,
                 "--dtype", dtype, "--digest", "--dump", folder.path("dump")}));
@@ -56,7 +56,7 @@ double Difference(const std::string& weighting, const std::string& dtype) {
   const auto dump = ReadToyDump(folder.path("dump"));
   EXPECT_OK(dump);
   if (!dump.ok()) return 0;
-  EXPECT_THAT(StepsOf(*dump), SizeIs(kSteps));
+  EXPECT_THAT(StepsOf(*dump), SizeIs(kWeightedSteps));
   ToyModelOptions model;
   if (dtype == "float64") model.dtype = DType::kFloat64;
   return ToyReference(model).Follow(*dump, 0, BigBatches());
