@@ -19,6 +19,9 @@ from torch_ranks import CLI, SCENES, Serve, environment  # noqa: E402
 
 WORKER = os.path.join(SCENES, "elastic_worker.py")
 
+# Reports, of every second step, after which only exchanges wait for others.
+STEPS = 2
+
 # What a worker has reported of the generation that it trains in.
 Life = collections.namedtuple("Life", "world pid generation step copied")
 
@@ -115,9 +118,23 @@ class Job:
             found.append((match[1], life))
         return found
 
+    def steps_in(self, worker, generation):
+        """Returns how many steps a worker has reported in a generation."""
+        mine = re.escape(worker)
+        begun = re.search(
+            r"^%s is rank .* generation %d, " % (mine, generation),
+            self.output, re.MULTILINE,
+        )
+        if not begun:
+            return 0
+        taken = re.compile(r"^%s at step" % mine, re.MULTILINE)
+        return len(taken.findall(self.output, begun.end()))
+
     def trains(self, *workers, after=0):
         """Waits until these workers, and no others, train in a generation after
-        another one, and have taken steps; returns their reports."""
+        another one, and have taken steps; returns their reports. torch divides
+        the buckets anew in the second step, by Gloo, which waits for a rank that
+        is stopped then."""
         def all_do():
             lives = self.lives()
             if any(worker not in lives for worker in workers):
@@ -130,12 +147,7 @@ class Job:
             if world != len(workers) or generation <= after:
                 return False
             return all(
-                re.search(
-                    r"^%s is rank .* generation %d, (?:.*\n)*%s at step"
-                    % (re.escape(one), generation, re.escape(one)),
-                    self.output, re.MULTILINE,
-                )
-                for one in workers
+                self.steps_in(one, generation) >= STEPS for one in workers
             )
 
         self.until("%s train" % ", ".join(workers), all_do)
