@@ -135,9 +135,8 @@ def measure_slow_host(context):
     slow = MBIT // 2
     rates = [_rate(MBIT)] * (HOSTS - 1) + [_rate(slow)]
     bound = 2 * (HOSTS - 1) / HOSTS * BYTES * 8 / (slow * 1e6)
-    command = [context.comm_worker, "--backend", "tcp"]
     with networks.switch(rates) as hosts, _job(
-        hosts, command, context.cores
+        hosts, [context.comm_worker, "--backend", "tcp"], context.cores
     ) as job:
         ring = job.ask("regroup")[0]["ring"]
         if "slowest" not in ring or "not measured" in ring:
