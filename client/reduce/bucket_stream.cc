@@ -282,9 +282,11 @@ absl::StatusOr<HookState> BucketStream::Release(bool commit,
     }
     state = std::exchange(state_, State::kIdle);
   }
-  if (state != State::kIdle) {
-    if (commit) COXSWAIN_RETURN_IF_ERROR(hook_->Commit());
-    if (!commit) hook_->Rollback();
+  if (commit && state == State::kExchanged) {
+    COXSWAIN_RETURN_IF_ERROR(hook_->Commit());
+  } else if (state != State::kIdle) {
+    // Once more where the exchange has failed, which changes nothing.
+    hook_->Rollback();
   }
   return hook_->SaveOwn();
 }

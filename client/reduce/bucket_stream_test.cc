@@ -271,7 +271,7 @@ TEST(BucketStreamTest, WhatIsReleasedHasNothingOfAStepThatIsCutShort) {
       const HookState state,
       one.stream->Release(false, absl::AbortedError("it is over"), kSoon));
   EXPECT_EQ(state.step, 1);
-  EXPECT_EQ(one.last->rollbacks(), 1);
+  EXPECT_GE(one.last->rollbacks(), 1);
   EXPECT_EQ(AbortReason(&communicator), "it is over");
 }
 
