@@ -54,7 +54,7 @@ struct GradientPlace {
 class BucketLayout {
  public:
   // Allocates the buckets; the elements are undefined. With `slices` there is
-  // room behind each for the padding of the communicator's BucketSlices. Fails
+  // space behind each for the padding of the communicator's BucketSlices. Fails
   // with the errors of PlanBuckets, Communicator::AllocateBuffer and
   // GradientMemory::MakeReady.
   static absl::StatusOr<std::unique_ptr<BucketLayout>> Create(

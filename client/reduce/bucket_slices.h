@@ -12,7 +12,7 @@ namespace coxswain {
 // averages of its own slice only: slices of equal size, in the order of ranks,
 // of whole cache lines, so that no two ranks write to one. The last ones reach
 // beyond the bucket's end, or lie there altogether: what is beyond is padding,
-// for which the bucket's memory has room.
+// for which the bucket's memory has space.
 struct BucketSlices {
   int64_t each = 0;  // elements of a slice, with padding
   int ranks = 1;

@@ -94,8 +94,8 @@ class Hook {
   // its own slice only: that of its number in the communicator, among
   // BucketSlices::Of(bucket.data, communicator.size()), which `slices` is. In
   // the end the averages stand in this rank's slice; the other elements of the
-  // bucket are undefined. Its memory has room for the slices' padding, which is
-  // undefined too and may be written. No gradient lies outside. Otherwise as
+  // bucket are undefined. Its memory has space for the slices' padding, which
+  // is undefined too and may be written. No gradient lies outside. Otherwise as
   // Prepare, in place of which it may be called for all buckets of a step; a
   // step is of one of the two, on all ranks.
   //

@@ -203,7 +203,7 @@ class Reducer {
   // holds its averages once the step is finished.
   Span OwnSlice(const Bucket& bucket) const;
   // Copies each rank's slices to all: `wholes` has memory like each bucket,
-  // with room for the slices' padding, in which the own slice is complete. In
+  // with space for the slices' padding, in which the own slice is complete. In
   // place: for parameters that lie as their gradients do, after the own ones
   // have taken their step. All ranks call it, between steps or after Finish.
   // Fails with INVALID_ARGUMENT for other memory than the buckets', and

@@ -34,7 +34,7 @@ struct Box {
 // Which part of the whole, unsharded model some elements are. A rank's place in
 // the mesh decides on the box (tensor parallelism cuts a tensor in boxes) and
 // on the flat range (ZeRO cuts the elements of a box in runs), so that pieces
-// of any mesh say what they are without naming it.
+// of any mesh describe themselves without naming it.
 struct TensorPiece {
   std::string parameter;       // its name in the whole model
   std::string kind = "value";  // of what: "value", "exp_avg", "error/3", ...

@@ -118,7 +118,7 @@ class LowRankExchange : public Exchange {
   // X = gradient + error, kept for the next step, or without error feedback
   // the gradient.
   static LowRankPass<T> Accumulation(const Matrix& matrix);
-  // Makes each gradient what its values or factors say, as far as this rank
+  // Makes each gradient what its values or factors give, as far as this rank
   // keeps it: the raw ones their values, the matrices P transpose(Q).
   void WriteAverages();
 

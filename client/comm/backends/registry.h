@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Connect(
     absl::string_view backend, const CommunicatorOptions& options);
 
 // Returns the one name by which BackendNames lists this back end:
-// "two_level(tcp)" is another spelling of "two_level". Fails with
+// "two_level(tcp)" is another name of "two_level". Fails with
 // INVALID_ARGUMENT for an unknown name and lists the valid ones, or names the
 // one that took its place.
 absl::StatusOr<std::string> BackendName(absl::string_view name);

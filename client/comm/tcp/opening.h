@@ -26,7 +26,7 @@ namespace coxswain {
 // than its frame: so the ranks are in step again afterwards.
 //
 // A frame: "CXCO", the bytes of data (4, little endian), the header (32), the
-// data. The bytes are checked against a limit that this rank has room for
+// data. The bytes are checked against a limit that this rank has space for
 // before any is read.
 //
 // Threading: as DataPaths.

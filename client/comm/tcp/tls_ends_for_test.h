@@ -34,13 +34,13 @@ inline std::shared_ptr<const TlsKeys> KeysOfRank(int rank) {
 
 // Returns both ends of a connection, of whose bytes so many fit into the
 // system, or twice as many.
-inline std::pair<UniqueFd, UniqueFd> SocketPair(int room = 4096) {
+inline std::pair<UniqueFd, UniqueFd> SocketPair(int bytes = 4096) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds),
       0);
   for (const int fd : fds) {
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
   }
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
