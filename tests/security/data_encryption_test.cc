@@ -45,14 +45,24 @@ class SeenKeys {
   void Note(int64_t generation, const std::string& key) {
     MutexLock lock(&mutex_);
     keys_[generation].push_back(key);
+    noted_.NotifyAll();
   }
   std::map<int64_t, std::vector<std::string>> all() {
     MutexLock lock(&mutex_);
     return keys_;
   }
+  // Returns whether there was one within `timeout`.
+  bool AwaitOne(absl::Duration timeout) {
+    MutexLock lock(&mutex_);
+    return noted_.WaitFor(&mutex_, timeout,
+                          [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                            return !keys_.empty();
+                          });
+  }
 
  private:
   Mutex mutex_;
+  CondVar noted_;
   std::map<int64_t, std::vector<std::string>> keys_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -99,8 +109,9 @@ class DataEncryptionTest : public testing::Test {
     server::CoordinatorOptions options;
     options.listen = absl::StrCat("127.0.0.1:", port_);
     options.state_dir = files_.Path("state");
-    // Of a rank that waits for one that cannot connect.
-    options.membership.rejoin_grace = absl::Milliseconds(100);
+    // Of a rank that waits for one that cannot connect; longer than what a
+    // rank waits before it calls a restarted coordinator again.
+    options.membership.rejoin_grace = absl::Seconds(3);
     if (tls) options.security.tls = files_.Coordinator();
     ASSERT_OK_AND_ASSIGN(coordinator_, server::Coordinator::Start(options));
     if (port_ == 0) port_ = coordinator_->port();
@@ -248,6 +259,8 @@ TEST_F(DataEncryptionTest, AnAnswerLostInARestartEndsItsGeneration) {
   bool lost = false;
   lose_ = [&](const v1::JoinResponse&) {
     if (std::exchange(lost, true)) return false;
+    // Else the restart may lose both answers.
+    EXPECT_TRUE(seen_.AwaitOne(kTimeout));
     coordinator_.reset();
     Serve(/*tls=*/true);
     return true;
