@@ -1,5 +1,6 @@
 """Hosts that are network namespaces of this machine, and what connects them:
-veth devices whose speed `tc tbf` limits. Needs root and iproute2. Changes
+veth devices whose speed `tc tbf` limits. Their congestion control is cubic, the
+kernel's default, whatever this machine's is. Needs root and iproute2. Changes
 nothing outside its namespaces, which end with the block that made them."""
 
 import contextlib
@@ -50,6 +51,10 @@ def _limit(namespace, device, rate):
 
 def _begin(host, mtu):
     command("ip", "-n", host.name, "link", "set", "lo", "up")
+    command(
+        *host.within(),
+        *("sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"),
+    )
     at = ("dev", host.device)
     command("ip", "-n", host.name, "addr", "add", host.address + "/24", *at)
     command("ip", "-n", host.name, "link", "set", host.device, *mtu, "up")
