@@ -208,9 +208,10 @@ std::vector<WorkerLife*> TestCluster::Training() {
 }
 
 bool TestCluster::Await(const std::string& what,
-                        const std::function<bool()>& done) {
-  if (processes_.WaitUntil(done, kTimeout)) return true;
-  ADD_FAILURE() << "not within " << kTimeout << ": " << what << "\n"
+                        const std::function<bool()>& done,
+                        absl::Duration within) {
+  if (processes_.WaitUntil(done, within)) return true;
+  ADD_FAILURE() << "not within " << within << ": " << what << "\n"
                 << Transcript() << Lives();
   return false;
 }
@@ -274,11 +275,13 @@ std::vector<pid_t> TestCluster::PidsOf(Launcher launcher) {
   return pids;
 }
 
-void TestCluster::Finish(const std::map<Launcher, int>& statuses) {
+void TestCluster::Finish(const std::map<Launcher, int>& statuses,
+                         absl::Duration within) {
   for (const auto& [launcher, expected] : statuses) {
     const Launcher id = launcher;
-    if (!Await("a launcher ends",
-               [&] { return processes_.status(id).has_value(); })) {
+    if (!Await(
+            "a launcher ends",
+            [&] { return processes_.status(id).has_value(); }, within)) {
       return;
     }
     EXPECT_EQ(processes_.status(id), expected) << Transcript();

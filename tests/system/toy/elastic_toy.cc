@@ -187,14 +187,16 @@ absl::Status Worker::At(Point point, const ElasticGeneration& generation) {
 
 absl::Status Worker::Report() {
   const std::string bits = state_.Bits();
+  // Takes time by the steps.
+  const double distance = state_.Distance();
   nlohmann::json result;
   result["worker"] = session_.identity.ToString();
   result["step"] = state_.step();
   result["finished"] = state_.step() >= options_.steps;
   result["samples"] = state_.samples();
   result["parameters"] = absl::StrFormat("%08x", Crc32c(bits));
-  result["exact"] = state_.Exact();
-  result["distance"] = state_.Distance();
+  result["exact"] = distance == 0;
+  result["distance"] = distance;
   result["runs"] = nlohmann::json::array();
   for (const ToyRun& run : state_.runs()) {
     result["runs"].push_back({{"generation", run.generation},

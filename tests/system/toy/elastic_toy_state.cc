@@ -135,8 +135,6 @@ double ElasticToyState::Distance() const {
   return distance;
 }
 
-bool ElasticToyState::Exact() const { return Distance() == 0; }
-
 Span ElasticToyState::Parameter(int index) {
   Span span;
   span.data = bits_.data() + OffsetOf(index) * SizeOf(dtype_);

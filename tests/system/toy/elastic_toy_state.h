@@ -43,8 +43,6 @@ class ElasticToyState : public ElasticState {
   void Step(const std::vector<Span>& averages, int64_t generation,
             int world_size);
 
-  // Returns whether the parameters are exact, to the last bit.
-  bool Exact() const;
   // Returns the difference from the exact parameters, element by element.
   std::vector<double> Missing() const;
   // Returns the largest of these differences.

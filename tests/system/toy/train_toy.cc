@@ -184,7 +184,7 @@ void Worker::Report() const {
   json["step"] = model_.step();
   json["finished"] = model_.step() >= options_.steps;
   json["samples"] = model_.samples();
-  json["exact"] = model_.Exact();
+  json["exact"] = model_.Distance() == 0;
   json["parameters"] = absl::StrFormat("%08x", Crc32c(model_.Bits()));
   json["runs"] = nlohmann::json::array();
   for (const ToyRun& run : model_.runs()) {
