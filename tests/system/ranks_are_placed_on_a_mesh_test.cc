@@ -40,6 +40,10 @@ TEST(PlacedOnAMeshTest, StatusAndErrorsShowWhereARankIs) {
   launch.toy = {"--steps",    "10",  "--latch", latch.path(),
                 "--stall-at", "3:5", "--term",  "progress_timeout=10m"};
   const auto launcher = cluster.Start(launch);
+  // Until then the coordinator may not know the job.
+  ASSERT_TRUE(cluster.AwaitDescribed("four have joined", [](const auto& job) {
+    return job.members_size() == 4;
+  }));
   std::string status;
   ASSERT_TRUE(cluster.AwaitSeen("status names the rank", [&] {
     status = Ask(cluster, "status");
