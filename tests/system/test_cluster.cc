@@ -208,10 +208,9 @@ std::vector<WorkerLife*> TestCluster::Training() {
 }
 
 bool TestCluster::Await(const std::string& what,
-                        const std::function<bool()>& done,
-                        absl::Duration within) {
-  if (processes_.WaitUntil(done, within)) return true;
-  ADD_FAILURE() << "not within " << within << ": " << what << "\n"
+                        const std::function<bool()>& done) {
+  if (processes_.WaitUntil(done, kTimeout)) return true;
+  ADD_FAILURE() << "not within " << kTimeout << ": " << what << "\n"
                 << Transcript() << Lives();
   return false;
 }
@@ -275,13 +274,11 @@ std::vector<pid_t> TestCluster::PidsOf(Launcher launcher) {
   return pids;
 }
 
-void TestCluster::Finish(const std::map<Launcher, int>& statuses,
-                         absl::Duration within) {
+void TestCluster::Finish(const std::map<Launcher, int>& statuses) {
   for (const auto& [launcher, expected] : statuses) {
     const Launcher id = launcher;
-    if (!Await(
-            "a launcher ends",
-            [&] { return processes_.status(id).has_value(); }, within)) {
+    if (!Await("a launcher ends",
+               [&] { return processes_.status(id).has_value(); })) {
       return;
     }
     EXPECT_EQ(processes_.status(id), expected) << Transcript();

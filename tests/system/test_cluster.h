@@ -82,9 +82,8 @@ class TestCluster {
   std::vector<WorkerLife*> Training();
 
   // Returns false, and fails the test with all output, if the condition does
-  // not become true in time.
-  bool Await(const std::string& what, const std::function<bool()>& done,
-             absl::Duration within = kTimeout);
+  // not become true within kTimeout.
+  bool Await(const std::string& what, const std::function<bool()>& done);
   // Waits until all `world` workers that train have done `more` steps from now.
   bool AwaitSteps(int world, int64_t more);
   // Waits as Await, by polling, for a condition that no output announces.
@@ -97,8 +96,7 @@ class TestCluster {
 
   // Waits for the launchers, which must end with these statuses, ends the
   // coordinator, and looks for processes that are left.
-  void Finish(const std::map<Launcher, int>& statuses,
-              absl::Duration within = kTimeout);
+  void Finish(const std::map<Launcher, int>& statuses);
 
   // Has all that train stop after the same step, soon. `before` is put before
   // the command that asks for it.
