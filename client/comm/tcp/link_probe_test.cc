@@ -9,7 +9,7 @@
 
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
-#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/connections.h"
 #include "client/comm/tcp/peer_ends.h"
 #include "client/comm/tcp/ring_choice.h"
 #include "client/comm/tcp/tcp_messages.h"
@@ -59,12 +59,12 @@ class SilentHostTest : public testing::Test {
   }
 
   void Connect(int rank, std::shared_ptr<RendezvousStore> store) {
-    auto mesh = ConnectMesh(
+    auto connections = ConnectRanks(
         TestGroupOptions(rank, kProbedRanks, std::move(store), kProbed),
         /*stripes=*/1, host_ids_[static_cast<size_t>(rank)]);
-    ASSERT_OK(mesh);
+    ASSERT_OK(connections);
     std::vector<TcpStream> control;
-    for (TcpLinks& links : mesh->links) {
+    for (TcpLinks& links : connections->links) {
       control.push_back(std::move(links.control));
     }
     ProbedRank& own = ranks_[static_cast<size_t>(rank)];

@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
-#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/connections.h"
 
 namespace coxswain {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
-#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/connections.h"
 #include "client/comm/tcp/raw_tcp_peer_for_test.h"
 #include "tests/conformance/connected_group.h"
 

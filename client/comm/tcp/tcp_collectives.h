@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/direct_limits.h"
 #include "client/comm/tcp/chunks.h"
 #include "client/comm/tcp/data_paths.h"
 #include "client/comm/tcp/direct.h"
@@ -30,11 +31,9 @@ struct TcpTuning {
   int64_t chunk_bytes = 1 << 20;
   // While it moves more, a rank leaves the processor to others at once.
   int64_t spin_bytes = 4 << 20;
-  // Up to so many ranks exchange up to so much directly; more of them, or more,
-  // in a ring. Two ranks are neighbours either way.
-  int direct_ranks = 8;
-  int64_t direct_bytes = 1 << 20;
-  // Data connections of a pair; 0: as many as pay (mesh.h).
+  int direct_ranks = kDirectRanks;
+  int64_t direct_bytes = kDirectBytes;
+  // Data connections of a pair; 0: as many as pay (connections.h).
   int stripes = 0;
   // Each rank once, in the order of the ring; empty: it is chosen. Not for
   // communicators that are split off.

@@ -17,9 +17,9 @@
 #include "client/comm/executor.h"
 #include "client/comm/hosts.h"
 #include "client/comm/measured_links.h"
+#include "client/comm/tcp/connections.h"
 #include "client/comm/tcp/data_paths.h"
 #include "client/comm/tcp/link_probe.h"
-#include "client/comm/tcp/mesh.h"
 #include "client/comm/tcp/peer_ends.h"
 #include "client/comm/tcp/ring_choice.h"
 #include "client/comm/tcp/ring_order.h"
@@ -37,7 +37,8 @@ constexpr absl::Duration kReason = absl::Milliseconds(50);
 class TcpCommunicator : public Communicator, public PeerLossSource {
  public:
   TcpCommunicator(const CommunicatorOptions& options, const TcpTuning& tuning,
-                  TcpMesh mesh, std::shared_ptr<ByteCounter> parents_sent)
+                  TcpConnections connections,
+                  std::shared_ptr<ByteCounter> parents_sent)
       : Communicator(options.rank, options.size),
         options_(options),
         tuning_(tuning),
@@ -45,11 +46,11 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
         sent_(std::make_shared<ByteCounter>(std::move(parents_sent))) {
     std::vector<TcpStream> control;
     std::vector<std::vector<TcpStream>> data;
-    for (TcpLinks& links : mesh.links) {
+    for (TcpLinks& links : connections.links) {
       control.push_back(std::move(links.control));
       data.push_back(std::move(links.data));
     }
-    host_ids_ = std::move(mesh.host_ids);
+    host_ids_ = std::move(connections.host_ids);
     const Hosts hosts = HostsOf(host_ids_);
     const auto ranks_here = hosts.ranks(hosts.host_of(rank())).size();
     messages_.emplace(std::move(control), rank(), name_, sent_, &ends_);
@@ -254,16 +255,16 @@ absl::StatusOr<std::unique_ptr<Communicator>> TcpCommunicator::DoSplit(
       });
   ends_.Guard(ranks, useless);
   options.cancel = useless.get();
-  absl::StatusOr<TcpMesh> mesh =
-      ConnectMesh(options, tuning_.stripes, tuning_.host_id);
+  absl::StatusOr<TcpConnections> connections =
+      ConnectRanks(options, tuning_.stripes, tuning_.host_id);
   ends_.Guard({}, nullptr);
   ended_->Forget(watch);
-  if (!mesh.ok()) return mesh.status();
+  if (!connections.ok()) return connections.status();
   options.cancel = nullptr;  // not looked at later
   TcpTuning tuning = tuning_;
   tuning.ring.clear();
-  auto child = std::make_unique<TcpCommunicator>(options, tuning,
-                                                 *std::move(mesh), sent_);
+  auto child = std::make_unique<TcpCommunicator>(
+      options, tuning, *std::move(connections), sent_);
   COXSWAIN_RETURN_IF_ERROR(child->Open(ended_.get()));
   child->link_ = std::make_unique<SplitLink>(
       ended_, [executor = child->executor_.get()](absl::string_view why) {
@@ -306,9 +307,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcpTuned(
   COXSWAIN_RETURN_IF_ERROR(CheckGroupOptions(options, "tcp"));
   COXSWAIN_RETURN_IF_ERROR(CheckDataKey(options));
   COXSWAIN_ASSIGN_OR_RETURN(
-      TcpMesh mesh, ConnectMesh(options, tuning.stripes, tuning.host_id));
+      TcpConnections connections,
+      ConnectRanks(options, tuning.stripes, tuning.host_id));
   auto communicator = std::make_unique<TcpCommunicator>(
-      options, tuning, std::move(mesh), nullptr);
+      options, tuning, std::move(connections), nullptr);
   COXSWAIN_RETURN_IF_ERROR(communicator->Open(options.cancel));
   return communicator;
 }

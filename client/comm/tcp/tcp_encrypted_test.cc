@@ -13,7 +13,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/data_key.h"
 #include "client/comm/memory_store.h"
-#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/connections.h"
 #include "client/comm/tcp/raw_tcp_peer_for_test.h"
 #include "client/comm/tcp/relay_for_test.h"
 #include "client/comm/tcp/tcp_communicator.h"

@@ -5,16 +5,11 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "client/comm/direct_limits.h"
 #include "client/comm/two_level/half_floats.h"
 
 namespace coxswain {
 namespace {
-
-// Of the flat communicator: more ranks, or three and more with more data, form
-// a ring, in which a host sends each slice but one, however many ranks it has;
-// but to reduce half floats.
-constexpr int kDirectRanks = 8;
-constexpr int64_t kDirectBytes = 1 << 20;
 
 int64_t Width(DType dtype) { return static_cast<int64_t>(SizeOf(dtype)); }
 
@@ -51,6 +46,8 @@ bool Slices::Bridges(const CollectiveHeader& header) const {
   const int64_t slots = int64_t{hosts.count() - 1} * groups_ * (wide ? 2 : 1);
   const int64_t bytes =
       header.count * Width(header.dtype) * (reduces ? 1 : ranks);
+  // Of the flat communicator: a host sends each slice but one in it, however
+  // many ranks it has. Half floats are not reduced so.
   const bool in_ring =
       (ranks > kDirectRanks || (ranks > 2 && bytes > kDirectBytes)) &&
       !(reduces && IsHalfFloat(header.dtype));

@@ -1,4 +1,4 @@
-#include "client/comm/tcp/mesh.h"
+#include "client/comm/tcp/connections.h"
 
 #include <algorithm>
 #include <memory>
@@ -65,7 +65,7 @@ class Meeting {
         pairs_(options) {}
 
   absl::Status Run();
-  TcpMesh TakeMesh();
+  TcpConnections TakeConnections();
 
  private:
   absl::Status Publish();
@@ -154,8 +154,8 @@ absl::Status Meeting::Run() {
   }
 }
 
-TcpMesh Meeting::TakeMesh() {
-  TcpMesh mesh;
+TcpConnections Meeting::TakeConnections() {
+  TcpConnections connections;
   for (int peer = 0; peer < options_.size; ++peer) {
     TcpLinks links;
     std::vector<TcpStream> streams = pairs_.Release(peer);
@@ -167,21 +167,21 @@ TcpMesh Meeting::TakeMesh() {
         links.data.push_back(std::move(streams[index]));
       }
     }
-    mesh.host_ids.push_back(peer == options_.rank ? own_.host
-                                                  : pairs_.host(peer));
-    mesh.links.push_back(std::move(links));
+    connections.host_ids.push_back(peer == options_.rank ? own_.host
+                                                         : pairs_.host(peer));
+    connections.links.push_back(std::move(links));
   }
-  return mesh;
+  return connections;
 }
 
 }  // namespace
 
-absl::StatusOr<TcpMesh> ConnectMesh(const CommunicatorOptions& options,
-                                    int stripes, uint64_t host_id) {
+absl::StatusOr<TcpConnections> ConnectRanks(const CommunicatorOptions& options,
+                                            int stripes, uint64_t host_id) {
   Meeting meeting(options, stripes,
                   host_id == 0 ? StableHash(HostIdentity()) : host_id);
   const absl::Status status = meeting.Run();
-  if (status.ok()) return meeting.TakeMesh();
+  if (status.ok()) return meeting.TakeConnections();
   // The signal's own status is what its user looks for.
   if (options.cancel != nullptr && !options.cancel->status().ok()) {
     return options.cancel->status();

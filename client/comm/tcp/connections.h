@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_COMM_TCP_MESH_H_
-#define COXSWAIN_CLIENT_COMM_TCP_MESH_H_
+#ifndef COXSWAIN_CLIENT_COMM_TCP_CONNECTIONS_H_
+#define COXSWAIN_CLIENT_COMM_TCP_CONNECTIONS_H_
 
 #include <cstdint>
 #include <vector>
@@ -20,7 +20,7 @@ struct TcpLinks {
 // begin by a frame from each rank to each other one (opening.h), so every pair
 // is needed from the first collective on, and a pair that cannot connect is an
 // error here rather than amid a step.
-struct TcpMesh {
+struct TcpConnections {
   std::vector<TcpLinks> links;     // by rank
   std::vector<uint64_t> host_ids;  // by rank: equal where they share a host
 };
@@ -42,11 +42,11 @@ constexpr int kMaxStripes = 8;
 // read, after TlsChannel::kMaxHandshakeBytes where it is encrypted. At most
 // kMaxStrangers of them are read at a time, beside the connections of the group
 // that are still missing; others wait to be accepted.
-absl::StatusOr<TcpMesh> ConnectMesh(const CommunicatorOptions& options,
-                                    int stripes, uint64_t host_id = 0);
+absl::StatusOr<TcpConnections> ConnectRanks(const CommunicatorOptions& options,
+                                            int stripes, uint64_t host_id = 0);
 constexpr absl::Duration kHelloTimeout = absl::Seconds(5);
 constexpr int kMaxStrangers = 64;
 
 }  // namespace coxswain
 
-#endif  // COXSWAIN_CLIENT_COMM_TCP_MESH_H_
+#endif  // COXSWAIN_CLIENT_COMM_TCP_CONNECTIONS_H_
