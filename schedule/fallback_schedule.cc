@@ -41,12 +41,20 @@ void FallbackSchedule::Suspend(std::string why) {
   streams_.clear();
 }
 
+std::string FallbackSchedule::Named(int rank) const {
+  const std::string place =
+      options_.mesh.empty()
+          ? ""
+          : absl::StrCat(" (", options_.mesh.Describe(rank), ")");
+  return absl::StrCat("rank ", rank, place);
+}
+
 StepAgreement* FallbackSchedule::Find(int rank, absl::string_view stream) {
   if (broken_ || !attached(rank) || !suspended_.empty()) return nullptr;
   const auto found = streams_.find(stream);
   if (found != streams_.end()) return &found->second;
   if (stream.size() > options_.max_stream_bytes) {
-    Suspend(absl::StrCat("rank ", rank, " names a stream with ", stream.size(),
+    Suspend(absl::StrCat(Named(rank), " names a stream with ", stream.size(),
                          " bytes, more than ", options_.max_stream_bytes));
     return nullptr;
   }
@@ -58,6 +66,7 @@ StepAgreement* FallbackSchedule::Find(int rank, absl::string_view stream) {
   options.stream = std::string(stream);
   options.world_size = options_.world_size;
   options.plan = options_.plan();
+  options.mesh = options_.mesh;
   options.resumed = true;
   options.checkpoints = stream == kTrainStream;
   options.plans_from_positions = true;
@@ -85,12 +94,12 @@ FallbackSchedule::Messages FallbackSchedule::OnTicket(int rank,
   StepAgreement* const agreement = Find(rank, stream);
   if (agreement == nullptr) return {};
   if (!ticket.drain.empty()) {
-    Suspend(absl::StrCat("rank ", rank, " drains"));
+    Suspend(absl::StrCat(Named(rank), " drains"));
     return {};
   }
   const int64_t newest = std::max(received_plan_, options_.plan().version);
   if (ticket.plan_version > newest) {
-    Suspend(absl::StrCat("rank ", rank, " follows plan ", ticket.plan_version,
+    Suspend(absl::StrCat(Named(rank), " follows plan ", ticket.plan_version,
                          ", known is ", newest));
     return {};
   }

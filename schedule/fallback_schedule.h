@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "schedule/epoch.h"
 #include "schedule/plan.h"
 #include "schedule/step_agreement.h"
@@ -40,6 +41,7 @@ class FallbackSchedule {
     std::function<Plan()> plan;
     size_t max_streams = 64;
     size_t max_stream_bytes = kMaxStreamBytes;
+    Mesh mesh;  // as StepAgreement::Options::mesh
   };
   // Messages to send, with their stream and epoch.
   using Messages = StepAgreement::Messages;
@@ -74,6 +76,8 @@ class FallbackSchedule {
   Messages Take(absl::string_view stream, const StepAgreement& agreement,
                 StepAgreement::Messages messages);
   void Suspend(std::string why);
+  // "rank 3", or "rank 3 (dp 1, shard 1)".
+  std::string Named(int rank) const;
 
   const Options options_;
   Epoch epoch_;

@@ -48,7 +48,8 @@ class FallbackScheduleTest : public testing::Test {
   }
 
   Plan plan_;
-  FallbackSchedule schedule_{{3, [this]() { return plan_; }, 2}};
+  FallbackSchedule schedule_{
+      {3, [this]() { return plan_; }, 2, kMaxStreamBytes, Mesh()}};
 };
 
 TEST_F(FallbackScheduleTest, ItDecidesOnceAllHaveAttached) {
@@ -127,6 +128,27 @@ TEST_F(FallbackScheduleTest, ItIsSuspendedByADrain) {
   Announce(1, 0);
   EXPECT_THAT(Announce(2, 0), IsEmpty());
   EXPECT_THAT(schedule_.suspended(), HasSubstr("rank 0 drains"));
+}
+
+TEST_F(FallbackScheduleTest, RanksOfAMeshAreNamedWithTheirCoordinates) {
+  ASSERT_OK_AND_ASSIGN(const Mesh mesh, Mesh::Parse("dp=2,shard=2"));
+  FallbackSchedule meshed(
+      {4, [this]() { return plan_; }, 2, kMaxStreamBytes, mesh});
+  for (int rank = 0; rank < 4; ++rank) meshed.OnAttached(rank);
+  Ticket ticket = TicketOf(0);
+  ticket.drain = "SIGTERM";
+  meshed.OnTicket(3, kTrain, ticket, kNow);
+  EXPECT_EQ(meshed.suspended(), "rank 3 (dp 1, shard 1) drains");
+
+  FallbackSchedule other(
+      {4, [this]() { return plan_; }, 2, kMaxStreamBytes, mesh});
+  for (int rank = 0; rank < 4; ++rank) other.OnAttached(rank);
+  for (int rank = 0; rank < 4; ++rank) {
+    Ticket differs = TicketOf(0);
+    if (rank == 2) differs.layout = 7;
+    other.OnTicket(rank, kTrain, differs, kNow);
+  }
+  EXPECT_THAT(other.suspended(), HasSubstr("rank 2 is dp 1, shard 0"));
 }
 
 TEST_F(FallbackScheduleTest, ItIsSuspendedByAStreamWithALongName) {

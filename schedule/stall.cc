@@ -21,12 +21,6 @@ constexpr absl::Duration kUsual = absl::Seconds(1);
 
 using Ranks = std::vector<int>;
 
-// "rank 3 does", "ranks 3, 4 do".
-std::string With(const Ranks& ranks, absl::string_view one,
-                 absl::string_view many) {
-  return absl::StrCat(RankList(ranks), " ", ranks.size() == 1 ? one : many);
-}
-
 class Search {
  public:
   Search(absl::Time now, const StallInput& input) : now_(now), input_(input) {
@@ -51,6 +45,19 @@ class Search {
   }
 
  private:
+  // "rank 3", or "rank 3 (dp 1, shard 1; host-b/1)".
+  std::string Named(int rank) const {
+    const std::string place = input_.place_of ? input_.place_of(rank) : "";
+    return absl::StrCat("rank ", rank,
+                        place.empty() ? "" : absl::StrCat(" (", place, ")"));
+  }
+  // "rank 3 does", "ranks 3, 4 do".
+  std::string With(const Ranks& ranks, absl::string_view one,
+                   absl::string_view many) const {
+    return ranks.size() == 1 ? absl::StrCat(Named(ranks[0]), " ", one)
+                             : absl::StrCat(RankList(ranks), " ", many);
+  }
+
   const RankActivity& Rank(int rank) const {
     return input_.ranks[static_cast<size_t>(rank)];
   }
@@ -90,11 +97,11 @@ class Search {
     if (findings_.size() >= kMaxFindings) return;
     const RankActivity& it = Rank(rank);
     if (!it.live) {
-      findings_.push_back(absl::StrCat("rank ", rank, " has left the job"));
+      findings_.push_back(absl::StrCat(Named(rank), " has left the job"));
       return;
     }
     findings_.push_back(absl::StrCat(
-        "rank ", rank, ": ", LastTicketText(it), "; ", it.micro_batches,
+        Named(rank), ": ", LastTicketText(it), "; ", it.micro_batches,
         " micro-batches begun, last progress ", Ago(it.progressed),
         it.activity.empty() ? ""
                             : absl::StrCat("; it reports: ", it.activity)));

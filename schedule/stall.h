@@ -2,6 +2,7 @@
 #define COXSWAIN_SCHEDULE_STALL_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,6 +61,9 @@ struct StallInput {
   // A decision has stopped all ranks after the exchange that was under way.
   bool stopped = false;
   absl::Duration progress_timeout;
+  // Returns where a rank is, "pp 1, dp 0, tp 1; host-b/1", for messages; may be
+  // null: they have its number alone.
+  std::function<std::string(int rank)> place_of;
 };
 
 // Heartbeats come about every second, and ranks wait for each other for about

@@ -79,6 +79,26 @@ TEST(StallTest, AMissingRankIsAnOutlierBeforeTheTimeout) {
                   "reports: loads data"));
 }
 
+TEST(StallTest, RanksAreNamedWithTheirPlaces) {
+  StallInput input = Job(4, absl::Seconds(2));
+  input.place_of = [](int rank) {
+    return absl::StrCat("dp 0, shard ", rank, "; host-a/", rank);
+  };
+  input.rounds.push_back(Waits({1}, absl::Milliseconds(1500)));
+  EXPECT_THAT(
+      FindStall(kNow, input).findings,
+      ElementsAre(HasSubstr("rank 1 (dp 0, shard 1; host-a/1) has not "
+                            "announced it"),
+                  HasSubstr("rank 1 (dp 0, shard 1; host-a/1): its last")));
+  input.ranks[2].live = false;
+  input.rounds[0].missing = {1, 2};
+  EXPECT_THAT(
+      FindStall(kNow, input).findings,
+      ElementsAre(HasSubstr("ranks 1, 2 have not announced it"),
+                  HasSubstr("rank 1 (dp 0, shard 1; host-a/1): its last"),
+                  "rank 2 (dp 0, shard 2; host-a/2) has left the job"));
+}
+
 TEST(StallTest, ShortWaitsHaveNoOutliers) {
   StallInput input = Job(4, absl::Milliseconds(5));
   input.rounds.push_back(Waits({1}, absl::Milliseconds(4)));

@@ -22,9 +22,10 @@ FallbackClient::FallbackClient(Options options, Callbacks callbacks)
       pauses_(options_.retry.Pauses()) {
   if (!options_.on) return;
   if (options_.rank == 0) {
-    coordinator_ = std::make_shared<FallbackCoordinator>(
-        FallbackCoordinator::Options{options_.fence, options_.world_size,
-                                     callbacks_.plan, options_.retry.clock});
+    coordinator_ =
+        std::make_shared<FallbackCoordinator>(FallbackCoordinator::Options{
+            options_.fence, options_.world_size, options_.mesh, callbacks_.plan,
+            options_.retry.clock});
   }
   if (options_.rank == 0 && options_.world_size > 1) {
     auto server = FallbackServer::Start(

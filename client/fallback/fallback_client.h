@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/backoff.h"
+#include "base/mesh.h"
 #include "base/mutex.h"
 #include "base/tls_files.h"
 #include "client/fallback/fallback_coordinator.h"
@@ -49,6 +50,7 @@ class FallbackClient {
     bool on = true;
     int rank = 0;
     int world_size = 1;
+    Mesh mesh;  // empty: the job has none
     // The fence of the generation; the term may be any.
     v1::Fence fence;
     // Where rank 0 listens for the others.

@@ -16,6 +16,7 @@ schedule::FallbackSchedule::Options ScheduleOptions(
     const FallbackCoordinator::Options& options) {
   schedule::FallbackSchedule::Options result;
   result.world_size = options.world_size;
+  result.mesh = options.mesh;
   result.plan = options.plan;
   return result;
 }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/mesh.h"
 #include "base/mutex.h"
 #include "proto/rendezvous.pb.h"
 #include "schedule/fallback_schedule.h"
@@ -27,6 +28,7 @@ class FallbackCoordinator {
     // and generation.
     v1::Fence fence;
     int world_size = 0;
+    Mesh mesh;  // empty: the job has none
     std::function<schedule::Plan()> plan;
     const Clock* clock = Clock::Real();
   };

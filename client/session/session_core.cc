@@ -92,6 +92,7 @@ void Session::Core::MakeFallbackClient() {
   options.on = request.options.fallback && peers_know;
   options.rank = rank;
   options.world_size = members.world_size();
+  options.mesh = mesh;
   options.fence = member->fence();
   options.host = request.options.address;
   options.after = FallbackAfter(request.options, members.world_size());

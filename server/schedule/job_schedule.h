@@ -177,6 +177,7 @@ class JobSchedule {
   void Fail(const absl::Status& status, Effects* effects);
   void LookForStall(const std::vector<MemberDescription>& members,
                     absl::Time now, Effects* effects);
+  // The result refers to `members`.
   schedule::StallInput InputOf(const std::vector<MemberDescription>& members,
                                absl::Time now) const;
   std::string ResumedText() const;

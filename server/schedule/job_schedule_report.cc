@@ -81,6 +81,11 @@ schedule::StallInput JobSchedule::InputOf(
     input.rounds.push_back(std::move(open));
   }
   input.progress_timeout = plan().terms.progress_timeout;
+  if (begin_.mesh.empty()) return input;
+  input.place_of = [&members](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    return index < members.size() ? members[index].member.Place() : "";
+  };
   return input;
 }
 
