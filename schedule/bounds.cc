@@ -1,6 +1,8 @@
 #include "schedule/bounds.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,13 @@ absl::Status CheckNumber(absl::string_view what, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(what, " must be 0 to ", most, ", not ", value));
+}
+
+absl::Status CheckSums(absl::string_view what,
+                       const std::optional<GradientSums>& sums) {
+  if (!sums) return absl::OkStatus();
+  return CheckNumber(absl::StrCat(what, ".sums.non_finite"), sums->non_finite,
+                     kMaxStep);
 }
 
 std::string Cut(absl::string_view text, size_t max_bytes) {
@@ -45,7 +54,8 @@ absl::Status CheckTicket(const Ticket& ticket) {
 }
 
 absl::Status CheckVote(const Vote& vote) {
-  return CheckNumber("vote.round", vote.round, kMaxRound);
+  COXSWAIN_RETURN_IF_ERROR(CheckNumber("vote.round", vote.round, kMaxRound));
+  return CheckSums("vote", vote.sums);
 }
 
 absl::Status CheckPlan(const Plan& plan) {
@@ -70,6 +80,7 @@ absl::Status CheckPosition(const Decision& last) {
   COXSWAIN_RETURN_IF_ERROR(CheckNumber("position.step", last.step, kMaxRound));
   COXSWAIN_RETURN_IF_ERROR(
       CheckNumber("position.next_step", last.next_step.value_or(0), kMaxStep));
+  COXSWAIN_RETURN_IF_ERROR(CheckSums("position", last.sums));
   for (const std::string* text :
        {&last.reason, &last.stop, &last.regroup, &last.checkpoint}) {
     if (text->size() <= kMaxDecisionTextBytes) continue;

@@ -59,6 +59,11 @@ class FakeSchedule {
     MutexLock lock(&mutex_);
     plans_[round] = plan;
   }
+  // Makes it one of a version that knows nothing of the votes' sums.
+  void SumUpNothing() {
+    MutexLock lock(&mutex_);
+    sums_up_ = false;
+  }
   // Ends all waits of this round and of later ones, like the end of a
   // generation.
   void FailAt(int64_t round, const absl::Status& why) {
@@ -178,6 +183,7 @@ class FakeSchedule {
         decision.commit = false;
       }
     }
+    if (voting) decision.sums = SumsLocked(round);
     if (const auto skip = skips_.find(round); skip != skips_.end()) {
       decision.commit = false;
       decision.reason = skip->second;
@@ -193,6 +199,16 @@ class FakeSchedule {
       decision.plan = plan->second;
     }
     return decision;
+  }
+  std::optional<GradientSums> SumsLocked(int64_t round) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    GradientSums all;
+    for (const std::vector<Vote>& votes : votes_) {
+      if (!sums_up_ || !votes[round].sums) return std::nullopt;
+      all.sum_of_squares += votes[round].sums->sum_of_squares;
+      all.non_finite += votes[round].sums->non_finite;
+    }
+    return all;
   }
   static void NoteSkip(size_t rank, const std::string& reason,
                        Decision* decision) {
@@ -215,6 +231,7 @@ class FakeSchedule {
   std::vector<std::vector<Ticket>> tickets_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Vote>> votes_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<int>> buckets_ ABSL_GUARDED_BY(mutex_);
+  bool sums_up_ ABSL_GUARDED_BY(mutex_) = true;
   std::map<int64_t, std::string> skips_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> stops_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> checkpoints_ ABSL_GUARDED_BY(mutex_);

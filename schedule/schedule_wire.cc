@@ -76,6 +76,7 @@ void TicketFields(const Direction& copy) {
   copy.Text(&Ticket::checkpoint, &M::mutable_checkpoint);
 }
 
+// All but the sums, which may be missing.
 template <typename Direction>
 void VoteFields(const Direction& copy) {
   using M = v1::Vote;
@@ -85,7 +86,7 @@ void VoteFields(const Direction& copy) {
   copy.Text(&Vote::stop, &M::mutable_stop);
 }
 
-// All but the plan.
+// All but the plan and the sums.
 template <typename Direction>
 void DecisionFields(const Direction& copy) {
   using M = v1::Decision;
@@ -122,10 +123,22 @@ Plan FieldsOf(v1::Plan wire) {
 Decision FieldsOf(v1::Decision* wire) {
   Decision decision;
   DecisionFields(OutOfMessage<Decision, v1::Decision>(wire, &decision));
+  if (wire->has_sums()) decision.sums = SumsFromWire(wire->sums());
   return decision;
 }
 
 }  // namespace
+
+v1::GradientSums ToWire(const GradientSums& sums) {
+  v1::GradientSums wire;
+  wire.set_sum_of_squares(sums.sum_of_squares);
+  wire.set_non_finite(sums.non_finite);
+  return wire;
+}
+
+GradientSums SumsFromWire(const v1::GradientSums& wire) {
+  return {wire.sum_of_squares(), wire.non_finite()};
+}
 
 v1::Ticket ToWire(absl::string_view stream, const Ticket& ticket) {
   v1::Ticket wire;
@@ -148,12 +161,14 @@ v1::Vote ToWire(absl::string_view stream, const Vote& vote) {
   v1::Vote wire;
   wire.set_stream(std::string(stream));
   VoteFields(IntoMessage<Vote, v1::Vote>(vote, &wire));
+  if (vote.sums) *wire.mutable_sums() = ToWire(*vote.sums);
   return wire;
 }
 
 absl::StatusOr<Vote> TakeVote(v1::Vote* wire) {
   Vote vote;
   VoteFields(OutOfMessage<Vote, v1::Vote>(wire, &vote));
+  if (wire->has_sums()) vote.sums = SumsFromWire(wire->sums());
   COXSWAIN_RETURN_IF_ERROR(CheckVote(vote));
   return vote;
 }
@@ -163,6 +178,7 @@ v1::Decision ToWire(absl::string_view stream, const Decision& decision) {
   wire.set_stream(std::string(stream));
   DecisionFields(IntoMessage<Decision, v1::Decision>(decision, &wire));
   if (decision.plan.has_value()) *wire.mutable_plan() = ToWire(*decision.plan);
+  if (decision.sums) *wire.mutable_sums() = ToWire(*decision.sums);
   return wire;
 }
 

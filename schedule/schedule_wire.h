@@ -38,6 +38,9 @@ absl::StatusOr<Decision> TakePosition(v1::Position* wire);
 // Returns the event that carries a grant, a decision or a warning.
 v1::AttachEvent ToWire(const Message& message);
 
+v1::GradientSums ToWire(const GradientSums& sums);
+GradientSums SumsFromWire(const v1::GradientSums& wire);
+
 v1::Plan ToWire(const Plan& plan);
 // Puts into a received plan the settings of its own fields, the terms of these
 // names, and where it begins; leaves all else as a newer version may have sent

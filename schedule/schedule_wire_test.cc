@@ -235,6 +235,33 @@ TEST(ScheduleWireTest, AVoteKeepsEveryField) {
   EXPECT_FALSE(wire.commit());
   EXPECT_EQ(wire.reason(), "not finite");
   EXPECT_EQ(wire.stop(), "a signal");
+  EXPECT_FALSE(wire.has_sums());
+}
+
+TEST(ScheduleWireTest, SumsTravelWhereTheyAre) {
+  Vote vote;
+  vote.round = 12;
+  const std::string before = ToWire("train", vote).SerializeAsString();
+  vote.sums = GradientSums{0.1, 3};
+  v1::Vote wire = ToWire("train", vote);
+  ASSERT_OK_AND_ASSIGN(const Vote back, TakeVote(&wire));
+  ASSERT_TRUE(back.sums.has_value());
+  EXPECT_EQ(back.sums->sum_of_squares, 0.1);
+  EXPECT_EQ(back.sums->non_finite, 3);
+  wire.clear_sums();
+  EXPECT_EQ(wire.SerializeAsString(), before);
+  wire.mutable_sums()->set_non_finite(-1);
+  EXPECT_THAT(TakeVote(&wire), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("vote.sums.non_finite")));
+
+  Decision decision;
+  decision.sums = GradientSums{};
+  v1::Decision sent = ToWire("train", decision);
+  ASSERT_OK_AND_ASSIGN(const Decision taken, TakeDecision(&sent));
+  EXPECT_TRUE(taken.sums.has_value()) << "a sum of 0 is one";
+  sent.clear_sums();
+  ASSERT_OK_AND_ASSIGN(const Decision without, TakeDecision(&sent));
+  EXPECT_FALSE(without.sums.has_value());
 }
 
 TEST(ScheduleWireTest, ADecisionBringsAPlan) {

@@ -400,6 +400,7 @@ Decision StepAgreement::MakeDecision(absl::Time now) const {
     decision.checkpoint = CheckpointText(decision);
     decision.plan = PlanAfter(decision);
   }
+  decision.sums = SumsOfVotes();
   // Cut as a rank that repeats it has it.
   CutTexts(&decision);
   decision.decided = now;
@@ -407,6 +408,20 @@ Decision StepAgreement::MakeDecision(absl::Time now) const {
   decision.last_rank = now_.last_rank;
   decision.plan_version = first.plan_version;
   return decision;
+}
+
+// In the order of ranks, so that it has the same bits whoever comes first.
+std::optional<GradientSums> StepAgreement::SumsOfVotes() const {
+  GradientSums all;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (!HasVote(rank)) return std::nullopt;
+    const Vote& vote = *last_votes_[static_cast<size_t>(rank)];
+    if (!vote.sums) return std::nullopt;
+    all.sum_of_squares += vote.sums->sum_of_squares;
+    // Each is at most kMaxStep.
+    all.non_finite = std::min(kMaxStep, all.non_finite + vote.sums->non_finite);
+  }
+  return all;
 }
 
 std::string StepAgreement::RegroupText(const Decision& decision) const {

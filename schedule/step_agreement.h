@@ -232,6 +232,7 @@ class StepAgreement {
   void Decide(absl::Time now, Messages* messages);
   Decision MakeDecision(absl::Time now) const;
   // What a decision asks for beside commit or skip.
+  std::optional<GradientSums> SumsOfVotes() const;
   std::string RegroupText(const Decision& decision) const;
   std::string CheckpointText(const Decision& decision) const;
   // Returns what ranks ask for in this field of their tickets, each with its

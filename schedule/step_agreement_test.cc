@@ -928,5 +928,48 @@ TEST(StepAgreementTest, ARoundWithoutDataIsNoStepToSave) {
   EXPECT_EQ(last[0].decision.checkpoint, "");
 }
 
+// In the order of ranks, whatever the order of votes: 1 + 1e16 - 1e16 is
+// another number the other way round.
+TEST(StepAgreementTest, ADecisionHasTheSumsOfAllVotes) {
+  Ranks ranks(3, Voting);
+  const double squares[] = {1, 1e16, -1e16};
+  const auto vote = [&](int rank, bool with_sums) {
+    schedule::Vote vote;
+    vote.round = ranks.agreement().round();
+    if (with_sums) vote.sums = GradientSums{squares[rank], rank};
+    return ranks.agreement().OnVote(rank, vote, ranks.now());
+  };
+  for (const auto& order : {std::vector<int>{0, 1, 2}, {2, 0, 1}, {1, 2, 0}}) {
+    ranks.AnnounceAllBut({});
+    StepAgreement::Messages messages;
+    for (const int rank : order) messages = vote(rank, true);
+    ASSERT_THAT(messages, SizeIs(1));
+    const Decision& decision = messages[0].decision;
+    ASSERT_TRUE(decision.sums.has_value());
+    EXPECT_EQ(decision.sums->sum_of_squares, (1.0 + 1e16) - 1e16);
+    EXPECT_EQ(decision.sums->non_finite, 3);
+  }
+  // A worker of an earlier version sends none.
+  ranks.AnnounceAllBut({});
+  vote(0, true);
+  vote(1, true);
+  const StepAgreement::Messages messages = vote(2, false);
+  ASSERT_THAT(messages, SizeIs(1));
+  EXPECT_FALSE(messages[0].decision.sums.has_value());
+}
+
+TEST(StepAgreementTest, AVoteWithOtherSumsIsAnotherVote) {
+  Ranks ranks(2, Voting);
+  ranks.AnnounceAllBut({});
+  schedule::Vote vote;
+  vote.sums = GradientSums{1, 0};
+  ranks.agreement().OnVote(0, vote, ranks.now());
+  ranks.agreement().OnVote(0, vote, ranks.now());
+  EXPECT_OK(ranks.agreement().failure());
+  vote.sums->sum_of_squares = 2;
+  ranks.agreement().OnVote(0, vote, ranks.now());
+  EXPECT_THAT(ranks.agreement().failure(), ranks.FailsWith("two different"));
+}
+
 }  // namespace
 }  // namespace coxswain::schedule::step_agreement_test

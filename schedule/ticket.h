@@ -50,13 +50,21 @@ struct Ticket {
   bool without_data() const { return weight == 0 && micro_batches == 0; }
 };
 
+// What a rank, or all of them together, has of a step's averages: sums over the
+// elements that no other rank counts.
+struct GradientSums {
+  double sum_of_squares = 0;
+  int64_t non_finite = 0;  // elements that are infinite or not a number
+};
+
 // With commit_vote: after the exchange, before the optimizer step. A program
 // fills `commit` and `reason`, its StepAgent the rest.
 struct Vote {
   int64_t round = 0;
   bool commit = true;
-  std::string reason;  // why not
-  std::string stop;    // as in Ticket
+  std::string reason;                // why not
+  std::string stop;                  // as in Ticket
+  std::optional<GradientSums> sums;  // to be summed up by the decision
 };
 
 // What all ranks do with one round.
@@ -72,6 +80,9 @@ struct Decision {
   // Not empty: all ranks copy what a checkpoint consists of after this step,
   // and save it, and why.
   std::string checkpoint;
+  // The votes' sums, added in the order of ranks. Unset where a vote has none,
+  // and from a coordinator of a version that does not sum up.
+  std::optional<GradientSums> sums;
 
   // What follows is known where the decision was made, and is not sent.
   int64_t step = 0;

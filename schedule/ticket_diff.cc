@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -380,6 +381,13 @@ bool SameWeight(double a, double b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }
 
+bool SameSums(const std::optional<GradientSums>& a,
+              const std::optional<GradientSums>& b) {
+  if (!a || !b) return !a && !b;
+  return SameWeight(a->sum_of_squares, b->sum_of_squares) &&
+         a->non_finite == b->non_finite;
+}
+
 }  // namespace
 
 bool TicketFits(const TicketRules& rules, const RankTicket& ticket) {
@@ -407,7 +415,8 @@ bool SameTicket(const Ticket& a, const Ticket& b) {
 }
 
 bool SameVote(const Vote& a, const Vote& b) {
-  return a.round == b.round && a.commit == b.commit && a.reason == b.reason;
+  return a.round == b.round && a.commit == b.commit && a.reason == b.reason &&
+         SameSums(a.sums, b.sums);
 }
 
 TicketDiff DiffTickets(const TicketRules& rules,

@@ -30,6 +30,7 @@ std::string EncodePosition(const schedule::Decision& decision) {
   if (decision.plan.has_value()) {
     *proto.mutable_plan() = schedule::ToWire(*decision.plan);
   }
+  if (decision.sums) *proto.mutable_sums() = schedule::ToWire(*decision.sums);
   return SerializeRecord(proto);
 }
 
@@ -57,6 +58,7 @@ absl::StatusOr<schedule::Decision> DecodePosition(absl::string_view record) {
     COXSWAIN_ASSIGN_OR_RETURN(decision.plan,
                               schedule::PlanFromWire(proto.plan()));
   }
+  if (proto.has_sums()) decision.sums = schedule::SumsFromWire(proto.sums());
   COXSWAIN_RETURN_IF_ERROR(schedule::CheckPosition(decision));
   return decision;
 }

@@ -29,6 +29,7 @@ schedule::Decision Full() {
   decision.plan->hook = "bf16";
   decision.plan->at_step = 41;
   decision.plan->terms.max_steps = 99;
+  decision.sums = schedule::GradientSums{0.25, 2};
   return decision;
 }
 
@@ -48,6 +49,9 @@ TEST(PositionRecordTest, KeepsWhatTheNextRoundsNeed) {
   EXPECT_EQ(read.plan->version, 3);
   EXPECT_EQ(read.plan->at_step, 41);
   EXPECT_TRUE(read.plan->SameSettings(*full.plan));
+  ASSERT_TRUE(read.sums.has_value());
+  EXPECT_EQ(read.sums->sum_of_squares, 0.25);
+  EXPECT_EQ(read.sums->non_finite, 2);
 }
 
 // What is accepted can be stored and loaded.
@@ -66,6 +70,7 @@ TEST(PositionRecordTest, WhatIsNotKnownStaysUnknown) {
   EXPECT_TRUE(read.commit);
   EXPECT_FALSE(read.next_step.has_value());
   EXPECT_FALSE(read.plan.has_value());
+  EXPECT_FALSE(read.sums.has_value());
   EXPECT_EQ(read.checkpoint, "");
 }
 
