@@ -28,6 +28,11 @@ class PairedHook : public Hook {
       const Bucket& bucket, Communicator& communicator) override {
     return hook_.Prepare(bucket, communicator);
   }
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    return hook_.PrepareSlice(bucket, slices, communicator);
+  }
   absl::Status Commit() override { return hook_.Commit(); }
   void Rollback() override { hook_.Rollback(); }
   int64_t step() const override { return hook_.step(); }
@@ -37,6 +42,7 @@ class PairedHook : public Hook {
   }
   GradientReach reach() const override { return hook_.reach(); }
   bool applies_share() const override { return hook_.applies_share(); }
+  bool takes_parts() const override { return hook_.takes_parts(); }
   std::vector<NonFiniteGradient> non_finite() const override {
     return hook_.non_finite();
   }

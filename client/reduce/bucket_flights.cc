@@ -49,16 +49,22 @@ absl::StatusOr<std::unique_ptr<Exchange>> BucketFlights::Prepare(
       bucket, BucketSlices::Of(bucket.data, communicator.size()), communicator);
 }
 
+int64_t BucketFlights::PayloadBytes() const {
+  const int64_t bytes = context_.communicator->payload_bytes();
+  return context_.replicas == nullptr
+             ? bytes
+             : bytes + context_.replicas->payload_bytes();
+}
+
 absl::Status BucketFlights::Advance(Flight& flight) {
   Clock* const clock = context_.clock;
-  const Communicator& communicator = *context_.communicator;
   BucketTiming& timing = Timing(flight);
   const bool first = flight.ended == nullptr;
   COXSWAIN_RETURN_IF_ERROR(AwaitWork(flight));
   const absl::Time begun = clock->Now();
-  const int64_t payload = communicator.payload_bytes();
+  const int64_t payload = PayloadBytes();
   COXSWAIN_ASSIGN_OR_RETURN(flight.work, flight.exchange->Advance());
-  timing.payload_bytes += communicator.payload_bytes() - payload;
+  timing.payload_bytes += PayloadBytes() - payload;
   const absl::Time advanced = clock->Now();
   timing.in_hook += advanced - begun;
   if (first) timing.compressed = advanced;

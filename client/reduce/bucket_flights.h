@@ -38,6 +38,8 @@ class BucketFlights {
     // Called when a bucket holds its averages. May be null.
     std::function<absl::Status(const Bucket& bucket)> on_average;
     bool slices = false;  // by Hook::PrepareSlice
+    // What the hook sends by beside `communicator`, for the timings; or null.
+    Communicator* replicas = nullptr;
   };
 
   explicit BucketFlights(Context context) : context_(std::move(context)) {}
@@ -69,6 +71,7 @@ class BucketFlights {
 
   absl::Status Begin(std::shared_ptr<const Bucket> bucket);
   absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket& bucket);
+  int64_t PayloadBytes() const;
   // Runs one phase; resets `flight.exchange` when the average is complete.
   absl::Status Advance(Flight& flight);
   absl::Status AwaitWork(Flight& flight);

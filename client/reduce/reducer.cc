@@ -16,6 +16,9 @@ void FollowPlan(const schedule::Plan& plan, int world_size,
   options->uneven_inputs = plan.needs_header(world_size);
   options->end_at_first =
       plan.terms.uneven_data == schedule::UnevenData::kEndAtFirst;
+  // Without enforcement nobody adds the votes up.
+  options->norm_by_vote = plan.terms.commit_vote &&
+                          plan.terms.enforcement != schedule::Enforcement::kOff;
   options->plan_version = plan.version;
 }
 
@@ -32,8 +35,33 @@ std::map<std::string, std::string> ReducerSettings(
   settings["max_norm"] = absl::StrCat(options.max_norm);
   // Said only where it is so: workers of before do not know it.
   if (options.slices) settings["slices"] = on_off(true);
+  if (options.hybrid.shard != nullptr) {
+    settings["slices_of"] = absl::StrCat(options.hybrid.shard->size());
+  }
   return settings;
 }
+
+namespace {
+
+// Whether hybrid sharding's communicators are those of a mesh of two axes.
+absl::Status CheckHybrid(const ReducerOptions& options,
+                         const Communicator& communicator) {
+  const auto [shard, replicas] = options.hybrid;
+  if (shard == nullptr) return absl::OkStatus();
+  if (shard->size() * replicas->size() == communicator.size() &&
+      replicas->rank() * shard->size() + shard->rank() == communicator.rank()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "rank ", communicator.rank(), " of ", communicator.size(), " is rank ",
+      shard->rank(), " of ", shard->size(), " in hybrid.shard and ",
+      replicas->rank(), " of ", replicas->size(),
+      " in hybrid.replicas; ranks are numbered replica by replica, as those of "
+      "a mesh dp=",
+      replicas->size(), ",shard=", shard->size(), " are"));
+}
+
+}  // namespace
 
 absl::Status CheckReducerOptions(const ReducerOptions& options) {
   if (!(options.max_norm >= 0) || std::isinf(options.max_norm)) {
@@ -44,6 +72,13 @@ absl::Status CheckReducerOptions(const ReducerOptions& options) {
     return absl::InvalidArgumentError(
         "end_at_first needs uneven_inputs, by which a rank learns that another "
         "one is out of data");
+  }
+  const auto [shard, replicas] = options.hybrid;
+  if ((shard == nullptr) != (replicas == nullptr) ||
+      (shard != nullptr && !options.slices)) {
+    return absl::InvalidArgumentError(
+        "hybrid sharding needs slices, and both communicators: that of the "
+        "shard group and that of the replicas");
   }
   if (!options.on_average) return absl::OkStatus();
   if (options.max_norm > 0) {
@@ -75,6 +110,7 @@ absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(
     Hook* hook, Communicator* communicator) {
   COXSWAIN_RETURN_IF_ERROR(CheckReducerOptions(options));
   if (options.slices) COXSWAIN_RETURN_IF_ERROR(CheckSlicing(*hook));
+  COXSWAIN_RETURN_IF_ERROR(CheckHybrid(options, *communicator));
   std::unique_ptr<Reducer> reducer(new Reducer(options, hook, communicator));
   COXSWAIN_RETURN_IF_ERROR(
       reducer->ApplyLayout(options.buckets, std::move(parameters), {}));
@@ -85,7 +121,18 @@ absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(
 
 Reducer::Reducer(const ReducerOptions& options, Hook* hook,
                  Communicator* communicator)
-    : options_(options), hook_(hook), communicator_(communicator) {}
+    : options_(options),
+      hook_(hook),
+      hybrid_(Wrap(hook)),
+      communicator_(communicator) {
+  if (hybrid_ != nullptr) hook_ = hybrid_.get();
+}
+
+std::unique_ptr<HybridHook> Reducer::Wrap(Hook* hook) const {
+  const auto [shard, replicas] = options_.hybrid;
+  if (shard == nullptr) return nullptr;
+  return std::make_unique<HybridHook>(hook, shard, replicas);
+}
 
 Reducer::~Reducer() {
   Stop();
@@ -169,6 +216,7 @@ void Reducer::MakeExchange(const schedule::Ticket& ticket, double divisor) {
   context.buckets = &buckets();
   context.hook = hook_;
   context.communicator = communicator_;
+  context.slicing = &slicing();
   context.marks = &marks_;
   context.memory = memory_.get();
   context.fail = [this](const absl::Status& status) { return Fail(status); };
@@ -178,6 +226,7 @@ void Reducer::MakeExchange(const schedule::Ticket& ticket, double divisor) {
   context.divisor = divisor;
   // Where nothing travels, no order is of any use.
   context.learns_order = !frozen_ && hook_->reach() != GradientReach::kOwn;
+  context.norm_by_vote = NormByVote();
   exchange_ = std::make_unique<StepExchange>(std::move(context));
 }
 
@@ -200,13 +249,14 @@ absl::Status Reducer::BeginStep(const schedule::Ticket& ticket, double divisor,
   without_data_ = ticket.without_data();
   in_place_ = CanExchangeInPlace();
   const schedule::Ticket complete = Complete(ticket);
-  MakeExchange(complete, divisor);
   {
     MutexLock lock(&mutex_);
-    step_ = exchange_->report().step;
+    step_ = hook_->step();
     local_ = local;
     decision_.reset();
   }
+  norm_due_ = false;
+  MakeExchange(complete, divisor);
   COXSWAIN_RETURN_IF_ERROR(Announce(complete));
   const absl::Status begun = BeginMarks();
   if (!begun.ok()) return Fail(WithPrefix("beginning it: ", begun));
@@ -271,20 +321,42 @@ absl::Status Reducer::Finish() {
   return absl::OkStatus();
 }
 
-absl::Status Reducer::Deliver(StepReport& report) {
-  const GradientStatistics statistics =
-      options_.slices ? exchange_->statistics() : memory_->statistics();
-  report.gradient_norm = std::sqrt(statistics.sum_of_squares);
-  report.non_finite = statistics.non_finite;
+void Reducer::NoteStatistics(const GradientStatistics& statistics,
+                             StepReport* report) const {
+  report->gradient_norm = std::sqrt(statistics.sum_of_squares);
+  report->non_finite = statistics.non_finite;
   if (options_.max_norm > 0 && statistics.non_finite == 0) {
     // As torch.nn.utils.clip_grad_norm_ has it.
-    report.clip_scale =
-        std::min(1.0, options_.max_norm / (report.gradient_norm + 1e-6));
+    report->clip_scale =
+        std::min(1.0, options_.max_norm / (report->gradient_norm + 1e-6));
   }
+}
+
+bool Reducer::NormByVote() const {
+  return options_.slices && options_.measures() && options_.norm_by_vote &&
+         votes_sum_ && options_.gate != nullptr && !options_.on_average &&
+         !local();
+}
+
+absl::Status Reducer::ClipSlices(double factor) {
   for (const Bucket& bucket : buckets()) {
-    if (!options_.slices) break;
     COXSWAIN_RETURN_IF_ERROR(
-        memory_->Deliver(OwnSlice(bucket), report.clip_scale, nullptr));
+        memory_->Deliver(OwnSlice(bucket), factor, nullptr));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::Deliver(StepReport& report) {
+  if (NormByVote()) {
+    norm_due_ = true;
+    report.non_finite = memory_->statistics().non_finite;
+    return memory_->NoteDelivered();
+  }
+  NoteStatistics(
+      options_.slices ? exchange_->statistics() : memory_->statistics(),
+      &report);
+  if (options_.slices) {
+    COXSWAIN_RETURN_IF_ERROR(ClipSlices(report.clip_scale));
   }
   for (size_t i = 0; i < parameters_.size() && !options_.slices; ++i) {
     const int parameter = static_cast<int>(i);
@@ -299,8 +371,9 @@ absl::Status Reducer::Deliver(StepReport& report) {
 void Reducer::Publish(const StepReport& summary) {
   StepReport report = summary;
   report.buckets = exchange_->timings();
-  const bool same_averages =
-      exchange_->collectives() > 0 && hook_->reach() == GradientReach::kAll;
+  const bool same_averages = exchange_->collectives() > 0 &&
+                             hook_->reach() == GradientReach::kAll &&
+                             !norm_due_;  // the norm is not known yet
   digest_.Add(report, exchange_->collectives(), same_averages);
   const std::vector<absl::Time> ready = marks_.ready_times();
   {
@@ -359,6 +432,11 @@ ReducerTotals Reducer::totals() const {
 absl::Status Reducer::Fail(const absl::Status& status) {
   if (Keep(status)) {
     communicator_->Abort(this->status().message());
+    // A rank that waits for this one in one group is waited for in the other.
+    for (Communicator* const part :
+         {options_.hybrid.shard, options_.hybrid.replicas}) {
+      if (part != nullptr) part->Abort(this->status().message());
+    }
     if (options_.gate != nullptr) options_.gate->Abort(this->status());
   }
   return this->status();

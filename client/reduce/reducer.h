@@ -20,6 +20,7 @@
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
+#include "client/reduce/hybrid_hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_exchange.h"
 #include "client/reduce/step_report.h"
@@ -101,6 +102,10 @@ class Reducer {
   // this only the views may be used.
   void Stop();
 
+  // Returns the hook, whose state, with ReducerOptions::hybrid, is that of all
+  // slices; between steps. Others than this one's are not to be asked then.
+  Hook& hook() { return *hook_; }
+
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return layout_->buckets(); }
 
@@ -164,6 +169,10 @@ class Reducer {
   // rolled back. A vote against the step that is `unanimous`, because it
   // follows from the averages, has it skipped even where votes do not count. An
   // error (ABORTED: the ranks did different things) breaks the reducer.
+  //
+  // With ReducerOptions::norm_by_vote the vote carries what this rank's slices
+  // add to the norm, and this call clips them: until then they are as the hook
+  // left them, and the report has no norm, and of non_finite this rank's alone.
   absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote = {},
                                             bool unanimous = false);
 
@@ -230,6 +239,13 @@ class Reducer {
   Reducer(const ReducerOptions& options, Hook* hook,
           Communicator* communicator);
 
+  // Returns whose ranks have slices.
+  Communicator& slicing() const {
+    return options_.hybrid.shard != nullptr ? *options_.hybrid.shard
+                                            : *communicator_;
+  }
+  // Returns what stands in for this hook; null: it does itself.
+  std::unique_ptr<HybridHook> Wrap(Hook* hook) const;
   // INVALID_ARGUMENT if a hook's averages cannot be kept in slices.
   static absl::Status CheckSlicing(const Hook& hook);
   absl::Status CheckGather(const std::vector<Span>& wholes) const;
@@ -274,6 +290,15 @@ class Reducer {
   const Bucket& BucketOf(int parameter) const;
   // Clips, and copies the averages that have not been copied outside yet.
   absl::Status Deliver(StepReport& report);
+  void NoteStatistics(const GradientStatistics& statistics,
+                      StepReport* report) const;
+  absl::Status ClipSlices(double factor);
+  // Whether the norm of the step that was finished comes with its decision.
+  bool NormByVote() const;
+  // Adds to a vote what this rank's slices have.
+  schedule::Vote WithSums(const schedule::Vote& vote) const;
+  // Clips by what the decision says, or else by one collective.
+  absl::Status TakeNorm(const schedule::Decision& decision);
   void Publish(const StepReport& report);
   absl::Status CheckCommit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Fails if the other ranks commit the step, or have not decided on it.
@@ -294,6 +319,7 @@ class Reducer {
 
   ReducerOptions options_;
   Hook* hook_;
+  std::unique_ptr<HybridHook> hybrid_;  // that hook_ is, if any
   Communicator* const communicator_;
 
   // These belong to the exchange thread within a step, and to the callers of
@@ -307,6 +333,8 @@ class Reducer {
   bool agreed_ = false;
   bool without_data_ = false;  // in the step begun last
   bool in_place_ = false;      // CanExchangeInPlace, in the step begun last
+  bool norm_due_ = false;      // the step that was finished waits for its norm
+  bool votes_sum_ = true;      // until a decision has come without the sums
   uint64_t layout_hash_ = 0;
   StepDigest digest_;
   // The hook was still running when its step was aborted.

@@ -101,8 +101,9 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
   if (memory_ == nullptr) memory_ = MakeMemory(options_, *communicator_);
   COXSWAIN_ASSIGN_OR_RETURN(
       std::unique_ptr<BucketLayout> layout,
-      BucketLayout::Create(buckets, parameters, order, *communicator_, *memory_,
+      BucketLayout::Create(buckets, parameters, order, slicing(), *memory_,
                            options_.slices));
+  if (hybrid_ != nullptr) hybrid_->SetBuckets(layout->buckets());
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
   const absl::Status filled = FillLayout(*layout, parameters);
   if (!filled.ok()) {
@@ -164,6 +165,11 @@ absl::Status Reducer::ChangeParameters(
 absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its hook"));
   if (options_.slices) COXSWAIN_RETURN_IF_ERROR(CheckSlicing(*hook));
+  std::unique_ptr<HybridHook> hybrid = Wrap(hook);
+  if (hybrid != nullptr) {
+    hybrid->SetBuckets(buckets());
+    hook = hybrid.get();
+  }
   HookChange change;
   change.parameters = &parameters_;
   change.communicator = communicator_;
@@ -173,6 +179,7 @@ absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
   change.fail = [this](const absl::Status& status) { return Fail(status); };
   COXSWAIN_RETURN_IF_ERROR(ChangeOver(*hook_, *hook, change));
   hook_ = hook;
+  hybrid_ = std::move(hybrid);
   agreed_ = false;
   return absl::OkStatus();
 }
@@ -184,7 +191,8 @@ absl::Status Reducer::ChangePlan(const schedule::Plan& plan) {
   COXSWAIN_RETURN_IF_ERROR(CheckReducerOptions(options));
   // The header comes and goes with all ranks, or none of them gets further.
   if (options.uneven_inputs != options_.uneven_inputs ||
-      options.end_at_first != options_.end_at_first) {
+      options.end_at_first != options_.end_at_first ||
+      (options_.slices && options.norm_by_vote != options_.norm_by_vote)) {
     agreed_ = false;
   }
   // Not as a whole: other threads may read what stays, to abort.
@@ -213,8 +221,8 @@ absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,
 }
 
 Span Reducer::OwnSlice(const Bucket& bucket) const {
-  return BucketSlices::Of(bucket.data, communicator_->size())
-      .Slice(bucket.data, communicator_->rank());
+  return BucketSlices::Of(bucket.data, slicing().size())
+      .Slice(bucket.data, slicing().rank());
 }
 
 absl::Status Reducer::CheckGather(const std::vector<Span>& wholes) const {
@@ -250,10 +258,9 @@ absl::Status Reducer::GatherSlices(const std::vector<Span>& wholes) {
   COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
   std::vector<WorkPtr> works;
   for (const Span& whole : wholes) {
-    const BucketSlices slices = BucketSlices::Of(whole, communicator_->size());
-    works.push_back(communicator_->AllGather(
-        slices.PaddedSlice(whole, communicator_->rank()),
-        slices.Padded(whole)));
+    const BucketSlices slices = BucketSlices::Of(whole, slicing().size());
+    works.push_back(slicing().AllGather(
+        slices.PaddedSlice(whole, slicing().rank()), slices.Padded(whole)));
   }
   absl::Status first;
   for (const WorkPtr& work : works) {
@@ -292,7 +299,11 @@ std::vector<std::string> Reducer::Description() const {
       absl::StrCat("end_at_first ", options_.end_at_first),
       absl::StrCat("plan version ", options_.plan_version),
       absl::StrCat("max_norm ", options_.max_norm)};
-  if (options_.slices) lines.push_back("slices 1");
+  if (options_.slices) {
+    lines.push_back("slices 1");
+    lines.push_back(absl::StrCat("ranks with slices ", slicing().size()));
+    lines.push_back(absl::StrCat("norm by vote ", options_.norm_by_vote));
+  }
   for (const auto& [name, value] : options_.settings) {
     lines.push_back(absl::StrCat(name, " ", value));
   }

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "client/comm/communicator.h"
 #include "client/device/launch.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_layout.h"
@@ -18,6 +19,13 @@
 #include "schedule/step_gate.h"
 
 namespace coxswain {
+
+// Hybrid sharding: the ranks whose gradients are averaged are rows of `shard`
+// ranks each, the replicas; a rank's own place in its row is that in all rows.
+struct HybridGroups {
+  Communicator* shard = nullptr;     // of this rank's replica
+  Communicator* replicas = nullptr;  // of those in the same place as this rank
+};
 
 struct ReducerOptions {
   BucketPlanOptions buckets;
@@ -48,6 +56,19 @@ struct ReducerOptions {
   // CPU's memory, without MarkOptions::copy_back, and not with a hook that
   // needs an averager.
   bool slices = false;
+  // With slices, and both of them or none: the slices are those of the ranks of
+  // hybrid.shard. Gradients are reduce-scattered exactly among these, and the
+  // hook averages each rank's slice over hybrid.replicas
+  // (client/reduce/hybrid_hook.h). The reducer's own communicator has the ranks
+  // of both, numbered replica by replica, and what is small goes over it. Its
+  // abort is theirs too. In a mesh: MeshGroups' shard and dp, and data.
+  HybridGroups hybrid;
+  // With slices, and a gate that takes votes: the norm for max_norm and
+  // `statistics` comes with the decision, without a collective; see
+  // Reducer::Decide. Where the coordinator is of a version that does not sum
+  // up, one small all-reduce follows the decision, and in later steps the last
+  // bucket. Not with on_average.
+  bool norm_by_vote = false;
   // Called by the exchange thread as soon as a bucket's averages are complete,
   // for an optimizer step while other buckets are still exchanged. The step
   // cannot be undone then: contradicts max_norm and find_unused_parameters, and
@@ -86,7 +107,8 @@ struct ReducerOptions {
   }
 };
 
-// Sets uneven_inputs, end_at_first and plan_version as the plan wants them.
+// Sets uneven_inputs, end_at_first, norm_by_vote and plan_version as the plan
+// wants them.
 void FollowPlan(const schedule::Plan& plan, int world_size,
                 ReducerOptions* options);
 

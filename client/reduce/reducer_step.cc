@@ -158,15 +158,55 @@ absl::StatusOr<schedule::Decision> Reducer::Decide(const schedule::Vote& vote,
     }
   }
   const absl::Time begun = options_.clock->Now();
-  absl::StatusOr<schedule::Decision> decision = DecideOnce(vote, unanimous);
-  if (!decision.ok()) {
-    (void)Fail(decision.status());
+  absl::StatusOr<schedule::Decision> decision =
+      DecideOnce(WithSums(vote), unanimous);
+  absl::Status status = decision.status();
+  if (status.ok()) status = TakeNorm(*decision);
+  if (!status.ok()) {
+    (void)Fail(status);
     EndStep();
-    return status();
+    return this->status();
   }
   MutexLock lock(&mutex_);
   totals_.in_gate += options_.clock->Now() - begun;
   return decision;
+}
+
+schedule::Vote Reducer::WithSums(const schedule::Vote& vote) const {
+  schedule::Vote complete = vote;
+  if (!norm_due_) return complete;
+  complete.sums.emplace();
+  // Of what several replicas have, the first one says it.
+  Communicator* const replicas = options_.hybrid.replicas;
+  if (replicas != nullptr && replicas->rank() > 0) return complete;
+  const GradientStatistics own = memory_->statistics();
+  complete.sums->sum_of_squares = own.sum_of_squares;
+  complete.sums->non_finite = own.non_finite;
+  return complete;
+}
+
+absl::Status Reducer::TakeNorm(const schedule::Decision& decision) {
+  if (!std::exchange(norm_due_, false)) return absl::OkStatus();
+  GradientStatistics all;
+  if (decision.sums) {
+    all.sum_of_squares = decision.sums->sum_of_squares;
+    all.non_finite = decision.sums->non_finite;
+  } else if (decision.commit) {
+    // The decision is the same on all ranks, and so is this.
+    votes_sum_ = false;
+    COXSWAIN_RETURN_IF_ERROR(
+        WithPrefix("norm: ", exchange_->ExchangeStatistics()));
+    all = exchange_->statistics();
+  } else {
+    return absl::OkStatus();
+  }
+  StepReport report = this->report();
+  NoteStatistics(all, &report);
+  {
+    MutexLock lock(&mutex_);
+    report_ = report;
+  }
+  return decision.commit ? ClipSlices(report.clip_scale) : absl::OkStatus();
 }
 
 absl::StatusOr<schedule::Decision> Reducer::AskGate(const schedule::Vote& vote,

@@ -42,10 +42,11 @@ Span SpanOf(std::vector<T>& values, DType dtype) {
 StepExchange::StepExchange(Context context)
     : context_(std::move(context)),
       communicator_(*context_.communicator),
-      flights_({context_.hook, context_.communicator, context_.options->clock,
+      slicing_(*context_.slicing),
+      flights_({context_.hook, context_.slicing, context_.options->clock,
                 context_.options->timeout, context_.buckets->size(),
                 [this](const Bucket& bucket) { return OnAverage(bucket); },
-                context_.options->slices}) {
+                context_.options->slices, context_.options->hybrid.replicas}) {
   report_.step = context_.hook->step();
   report_.begun = context_.options->clock->Now();
   report_.total_weight = communicator_.size();
@@ -134,10 +135,11 @@ absl::Status StepExchange::Run() {
 }
 
 absl::Status StepExchange::ExchangeAll() {
-  const int64_t before = communicator_.sequence();
+  // Not those over hybrid.replicas: which there are depends on the slice.
+  const int64_t before = slicing_.sequence();
   COXSWAIN_RETURN_IF_ERROR(ExchangeBuckets());
-  collectives_ = communicator_.sequence() - before;
-  COXSWAIN_RETURN_IF_ERROR(ExchangeStatistics());
+  collectives_ = slicing_.sequence() - before;
+  if (!context_.norm_by_vote) COXSWAIN_RETURN_IF_ERROR(ExchangeStatistics());
   COXSWAIN_RETURN_IF_ERROR(ExchangeUsers());
   COXSWAIN_RETURN_IF_ERROR(ExchangeOrder());
   return context_.memory->AwaitAverages(context_.options->timeout);
@@ -205,8 +207,8 @@ absl::Status StepExchange::TakeSlice(const Bucket& bucket) {
   const ReducerOptions& options = *context_.options;
   if (options.measures()) {
     Bucket own = bucket;
-    own.data = BucketSlices::Of(bucket.data, communicator_.size())
-                   .Slice(bucket.data, communicator_.rank());
+    own.data = BucketSlices::Of(bucket.data, slicing_.size())
+                   .Slice(bucket.data, slicing_.rank());
     own.gradients = {{0, 0, own.data.count}};
     COXSWAIN_RETURN_IF_ERROR(
         context_.memory->TakeAverages(own, {nullptr}, true));
@@ -218,14 +220,14 @@ absl::Status StepExchange::TakeSlice(const Bucket& bucket) {
 absl::Status StepExchange::ExchangeStatistics() {
   const ReducerOptions& options = *context_.options;
   if (!options.slices || !options.measures()) return absl::OkStatus();
-  const auto ranks = static_cast<size_t>(communicator_.size());
-  const auto rank = static_cast<size_t>(communicator_.rank());
+  const auto ranks = static_cast<size_t>(slicing_.size());
+  const auto rank = static_cast<size_t>(slicing_.rank());
   const GradientStatistics own = context_.memory->statistics();
   auto all = std::make_shared<std::vector<double>>(2 * ranks);
   (*all)[rank] = own.sum_of_squares;
   (*all)[ranks + rank] = static_cast<double>(own.non_finite);
   COXSWAIN_RETURN_IF_ERROR(
-      Await(communicator_.AllReduce(SpanOf(*all, DType::kFloat64)), all));
+      Await(slicing_.AllReduce(SpanOf(*all, DType::kFloat64)), all));
   for (size_t i = 0; i < ranks; ++i) {
     statistics_.Add({(*all)[i], static_cast<int64_t>((*all)[ranks + i])});
   }

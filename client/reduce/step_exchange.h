@@ -39,6 +39,7 @@ class StepExchange {
     const std::vector<Bucket>* buckets = nullptr;
     Hook* hook = nullptr;
     Communicator* communicator = nullptr;
+    Communicator* slicing = nullptr;  // whose ranks have slices
     GradientMarks* marks = nullptr;
     GradientMemory* memory = nullptr;
     // Breaks the reducer with this error, and returns its first error.
@@ -49,6 +50,7 @@ class StepExchange {
     schedule::Ticket ticket;    // this rank's
     double divisor = 1;         // of its gradients: see BeginStep
     bool learns_order = false;  // this is the first step
+    bool norm_by_vote = false;  // the statistics come with the decision
   };
 
   explicit StepExchange(Context context);
@@ -59,10 +61,14 @@ class StepExchange {
   absl::Status CheckPlans() const;
   // Exchanges everything else.
   absl::Status Run();
+  // With slices: exchanges the statistics of this rank's, for those of all
+  // slices. Part of Run, unless norm_by_vote.
+  absl::Status ExchangeStatistics();
 
   // Returns what the ranks agreed on: all of StepReport's fields on weights.
   const StepReport& report() const { return report_; }
-  // Returns how many collectives among all ranks the hook has started.
+  // Returns how many collectives among all ranks, or those that have slices,
+  // the hook has started.
   int64_t collectives() const { return collectives_; }
   // Returns the timings by bucket, without the times at which they were ready.
   const std::vector<BucketTiming>& timings() const {
@@ -97,7 +103,6 @@ class StepExchange {
   void* TakeOutside(int parameter);
   // Measures this rank's slice.
   absl::Status TakeSlice(const Bucket& bucket);
-  absl::Status ExchangeStatistics();
   absl::Status ExchangeUsers();
   absl::Status ExchangeOrder();
   // Waits for a collective that uses `memory`, which lives until it has ended,
@@ -106,6 +111,7 @@ class StepExchange {
 
   const Context context_;
   Communicator& communicator_;
+  Communicator& slicing_;
   // The factor of this rank's gradients before the hook.
   double scale_ = 1;
   // The context's buckets with this rank's share, if the hook applies it.

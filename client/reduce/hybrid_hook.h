@@ -1,0 +1,106 @@
+#ifndef COXSWAIN_CLIENT_REDUCE_HYBRID_HOOK_H_
+#define COXSWAIN_CLIENT_REDUCE_HYBRID_HOOK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/comm/communicator.h"
+#include "client/reduce/bucket.h"
+#include "client/reduce/hook.h"
+
+namespace coxswain {
+
+// A run of a parameter's elements that a hook takes for a parameter of its own.
+struct HookPiece {
+  std::string parameter;  // whose elements these are, row-major
+  int64_t begin = 0;
+  int64_t end = 0;
+  ParameterSpec spec;  // what the hook is told
+};
+
+// Returns what lies of a bucket's elements [begin, end), in their order: of a
+// matrix that is cut a block of its whole rows, and what is left of the rows
+// before and after that as vectors. What is not cut keeps its name; the others
+// have their elements in it, "fc.weight[12:48]".
+std::vector<HookPiece> CutForHook(const std::vector<ParameterSpec>& parameters,
+                                  const Bucket& bucket, int64_t begin,
+                                  int64_t end);
+
+// Hybrid sharding: the ranks that share the state of one replica (`shard`)
+// reduce-scatter their gradients exactly, and another hook, the inner one,
+// averages each rank's slice with the same slice of the other replicas
+// (`replicas`). So what is within a host is exact, what travels between hosts
+// is compressed, and the inner hook's errors are those of a slice.
+//
+// To the inner hook the elements of this rank's slices are the model: its
+// parameters are the pieces that CutForHook returns of them, its ranks those of
+// `replicas`. It never applies shares: gradients are weighted before they are
+// summed up over the shard group, in their own type.
+//
+// State: a state has the inner states of all slices. It is taken over by any
+// number of replicas. Where the slices are others than those that saved it
+// (another number of ranks in a shard group, other buckets), the inner hook
+// begins at the saved step without errors, which is logged
+// ("hybrid_errors_reset"). LoadOwn takes the state of a rank with the same
+// slices only.
+//
+// Made by the reducer (ReducerOptions::hybrid). The hook and the communicators
+// outlive it.
+class HybridHook : public Hook {
+ public:
+  HybridHook(Hook* inner, Communicator* shard, Communicator* replicas);
+
+  // Sets the buckets that the next call of Configure cuts.
+  void SetBuckets(const std::vector<Bucket>& buckets) { buckets_ = buckets; }
+
+  std::string spec() const override { return inner_.spec(); }
+  absl::Status Configure(const std::vector<ParameterSpec>& parameters,
+                         int world_size) override;
+  // Fails: slices only.
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override;
+  // `communicator` is the shard group's.
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override;
+  absl::Status Commit() override { return inner_.Commit(); }
+  void Rollback() override { inner_.Rollback(); }
+  int64_t step() const override { return inner_.step(); }
+  bool started() const override { return inner_.started(); }
+  bool needs_frozen_layout() const override {
+    return inner_.needs_frozen_layout();
+  }
+  bool needs_averager() const override { return inner_.needs_averager(); }
+  GradientReach reach() const override { return inner_.reach(); }
+  absl::StatusOr<HookState> SaveOwn() const override;
+  absl::Status LoadOwn(const HookState& state, double error_scale) override;
+  double ErrorNorm() const override { return inner_.ErrorNorm(); }
+  absl::StatusOr<HookState> SaveState(Communicator& communicator) override;
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override;
+
+ private:
+  // Puts the inner hook's options under names of this slice's own.
+  HookState Pack(HookState inner, bool describes) const;
+  // Returns the inner hook's state of this rank's slices; false: the state has
+  // others.
+  bool Unpack(const HookState& state, HookState* own) const;
+
+  Hook& inner_;
+  Communicator& shard_;
+  Communicator& replicas_;
+  std::vector<Bucket> buckets_;
+  // By bucket: this rank's slice, as the inner hook's bucket, without memory.
+  std::vector<Bucket> cut_;
+  std::string pieces_;  // of all of them, a line each
+  std::vector<std::string> names_;
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_REDUCE_HYBRID_HOOK_H_
