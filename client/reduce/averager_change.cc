@@ -107,6 +107,8 @@ absl::Status ChangeHookAndAverager(const HookOwner& owner,
                                    std::unique_ptr<Hook> hook,
                                    std::unique_ptr<Averager> averager,
                                    bool carry) {
+  // What stands in for it would pass for one without an averager.
+  COXSWAIN_RETURN_IF_ERROR(owner.reducer->CheckHook(*hook));
   std::optional<HookState> state;
   if (carry && *owner.averager != nullptr && averager != nullptr) {
     StateOfAverager before(owner.averager->get());

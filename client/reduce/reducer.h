@@ -196,6 +196,11 @@ class Reducer {
   absl::Status ChangeParameters(
       std::vector<ParameterSpec> parameters,
       std::optional<std::map<std::string, std::string>> settings = {});
+  // Fails with INVALID_ARGUMENT for a hook whose averages cannot be kept in
+  // slices, where the options have these.
+  absl::Status CheckHook(const Hook& hook) const {
+    return options_.slices ? CheckSlicing(hook) : absl::OkStatus();
+  }
   // Changes to another hook, which outlives the reducer; collective. See
   // ChangeOver.
   absl::Status ChangeHook(Hook* hook, bool carry_state);

@@ -164,7 +164,7 @@ absl::Status Reducer::ChangeParameters(
 
 absl::Status Reducer::ChangeHook(Hook* hook, bool carry_state) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its hook"));
-  if (options_.slices) COXSWAIN_RETURN_IF_ERROR(CheckSlicing(*hook));
+  COXSWAIN_RETURN_IF_ERROR(CheckHook(*hook));
   std::unique_ptr<HybridHook> hybrid = Wrap(hook);
   if (hybrid != nullptr) {
     hybrid->SetBuckets(buckets());

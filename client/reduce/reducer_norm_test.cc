@@ -18,6 +18,8 @@
 namespace coxswain::reducer_norm_test {
 namespace {
 
+using testing::HasSubstr;
+
 constexpr int kParameters = 4;
 constexpr int64_t kEach = 37;
 
@@ -234,26 +236,36 @@ TEST(AveragerChangeTest, WhatStandsInForAHookIsAskedAsTheHook) {
   std::unique_ptr<Hook> hook = std::make_unique<AverageHook>();
   std::unique_ptr<Averager> averager;
   std::unique_ptr<Hook> paired;
-  ReducerOptions options;
-  options.timeout = kSoon;
-  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Reducer> reducer,
-                       Reducer::Create(options, Odd(), hook.get(), &alone));
-  HookOwner owner;
-  owner.hook = &hook;
-  owner.averager = &averager;
-  owner.paired = &paired;
-  owner.reducer = reducer.get();
-  owner.communicator = &alone;
-  owner.timeout = kSoon;
-  owner.keep = [](const absl::Status& status) { return status; };
-  owner.configure = [] { return absl::OkStatus(); };
-  ASSERT_OK(ChangeHookAndAverager(owner, std::make_unique<ApartHook>(), nullptr,
-                                  /*carry=*/false));
-  ASSERT_NE(paired, nullptr);
-  EXPECT_FALSE(paired->needs_averager());
-  EXPECT_TRUE(paired->takes_parts());
-  EXPECT_THAT(paired->PrepareSlice(Bucket(), BucketSlices(), alone),
-              StatusIs(absl::StatusCode::kInternal, "asked for a slice"));
+  for (const bool slices : {true, false}) {
+    ReducerOptions options;
+    options.timeout = kSoon;
+    options.slices = slices;
+    ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Reducer> reducer,
+                         Reducer::Create(options, Odd(), hook.get(), &alone));
+    HookOwner owner;
+    owner.hook = &hook;
+    owner.averager = &averager;
+    owner.paired = &paired;
+    owner.reducer = reducer.get();
+    owner.communicator = &alone;
+    owner.timeout = kSoon;
+    owner.keep = [](const absl::Status& status) { return status; };
+    owner.configure = [] { return absl::OkStatus(); };
+    const absl::Status changed = ChangeHookAndAverager(
+        owner, std::make_unique<ApartHook>(), nullptr, /*carry=*/false);
+    if (slices) {
+      EXPECT_THAT(changed, StatusIs(absl::StatusCode::kInvalidArgument,
+                                    HasSubstr("no rank can keep a slice")));
+      EXPECT_EQ(paired, nullptr);
+      continue;
+    }
+    ASSERT_OK(changed);
+    ASSERT_NE(paired, nullptr);
+    EXPECT_FALSE(paired->needs_averager());
+    EXPECT_TRUE(paired->takes_parts());
+    EXPECT_THAT(paired->PrepareSlice(Bucket(), BucketSlices(), alone),
+                StatusIs(absl::StatusCode::kInternal, "asked for a slice"));
+  }
 }
 
 }  // namespace
