@@ -20,7 +20,7 @@ struct HookPiece {
   std::string parameter;  // whose elements these are, row-major
   int64_t begin = 0;
   int64_t end = 0;
-  ParameterSpec spec;  // what the hook is told
+  ParameterSpec spec;  // what the hook is configured with
 };
 
 // Returns what lies of a bucket's elements [begin, end), in their order: of a
