@@ -120,29 +120,46 @@ absl::StatusOr<std::unique_ptr<BucketLayout>> BucketLayout::Create(
     const BucketPlanOptions& options,
     const std::vector<ParameterSpec>& parameters,
     absl::Span<const int> ready_order, Communicator& communicator,
-    GradientMemory& memory, bool slices) {
+    GradientMemory& memory, BucketMemory kind) {
   std::unique_ptr<BucketLayout> layout(new BucketLayout());
   COXSWAIN_ASSIGN_OR_RETURN(layout->buckets_,
                             PlanBuckets(options, parameters, ready_order));
   layout->places_.resize(parameters.size());
   for (Bucket& bucket : layout->buckets_) {
-    const int64_t count = bucket.data.count;
-    const int64_t room =
-        slices ? BucketSlices::Of(bucket.data, communicator.size()).padded()
-               : count;
-    COXSWAIN_ASSIGN_OR_RETURN(
-        std::shared_ptr<BufferOwner> owner,
-        communicator.AllocateBuffer(room, bucket.data.dtype));
     COXSWAIN_ASSIGN_OR_RETURN(GradientMemory::Ready ready, memory.MakeReady());
-    bucket.data = owner->span().Slice(0, count);
     bucket.ready = ready.get();
     layout->events_.push_back(std::move(ready));
     for (const GradientSlot& slot : bucket.gradients) {
-      layout->places_[static_cast<size_t>(slot.parameter)] = {
-          bucket.index, bucket.Gradient(slot), owner};
+      GradientPlace& place =
+          layout->places_[static_cast<size_t>(slot.parameter)];
+      place.bucket = bucket.index;
+      place.offset = slot.offset;
+      place.view = bucket.data;
+      place.view.count = slot.count;
     }
+    if (kind == BucketMemory::kReleased) continue;
+    const int64_t room =
+        kind == BucketMemory::kPadded
+            ? BucketSlices::Of(bucket.data, communicator.size()).padded()
+            : bucket.data.count;
+    COXSWAIN_RETURN_IF_ERROR(layout->Allocate(bucket, room, communicator));
   }
   return layout;
+}
+
+absl::Status BucketLayout::Allocate(Bucket& bucket, int64_t room,
+                                    Communicator& communicator) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BufferOwner> owner,
+      communicator.AllocateBuffer(room, bucket.data.dtype));
+  bytes_ += owner->span().bytes();
+  bucket.data = owner->span().Slice(0, bucket.data.count);
+  for (const GradientSlot& slot : bucket.gradients) {
+    GradientPlace& place = places_[static_cast<size_t>(slot.parameter)];
+    place.view = bucket.Gradient(slot);
+    place.memory = owner;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status BucketLayout::Clear(GradientMemory& memory) {

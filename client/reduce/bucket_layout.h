@@ -43,32 +43,40 @@ absl::StatusOr<std::vector<Bucket>> PlanBuckets(
 // Where a parameter's gradient lies.
 struct GradientPlace {
   int bucket = 0;
-  Span view;
+  int64_t offset = 0;  // elements from the start of the bucket
+  Span view;           // without memory, where the bucket has none
   // Owns the memory of `view`: a caller that keeps a view past a change of the
   // layout keeps this, too.
   std::shared_ptr<BufferOwner> memory;
+};
+
+// The memory that a layout's buckets have.
+enum class BucketMemory {
+  kWhole,
+  kPadded,    // with space behind each for the padding of its slices
+  kReleased,  // none: it comes and goes with the gradients (BucketPool)
 };
 
 // Buckets with their memory and, on a GPU, their events. Immutable but for the
 // elements; shared by the reducer and its exchange thread.
 class BucketLayout {
  public:
-  // Allocates the buckets; the elements are undefined. With `slices` there is
-  // space behind each for the padding of the communicator's BucketSlices. Fails
-  // with the errors of PlanBuckets, Communicator::AllocateBuffer and
-  // GradientMemory::MakeReady.
+  // Allocates the buckets; the elements are undefined. Fails with the errors of
+  // PlanBuckets, Communicator::AllocateBuffer and GradientMemory::MakeReady.
   static absl::StatusOr<std::unique_ptr<BucketLayout>> Create(
       const BucketPlanOptions& options,
       const std::vector<ParameterSpec>& parameters,
       absl::Span<const int> ready_order, Communicator& communicator,
-      GradientMemory& memory, bool slices = false);
+      GradientMemory& memory, BucketMemory kind = BucketMemory::kWhole);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
+  // Returns the bytes of their memory.
+  int64_t bytes() const { return bytes_; }
   const GradientPlace& place(int parameter) const {
     return places_[static_cast<size_t>(parameter)];
   }
 
-  // Sets all elements to zero.
+  // Sets all elements to zero. This and CopyFrom are for buckets with memory.
   absl::Status Clear(GradientMemory& memory);
   // Copies the elements of those parameters of another layout that have the
   // same name, shape and type. Each list describes its layout.
@@ -80,7 +88,11 @@ class BucketLayout {
  private:
   BucketLayout() = default;
 
+  absl::Status Allocate(Bucket& bucket, int64_t room,
+                        Communicator& communicator);
+
   std::vector<Bucket> buckets_;
+  int64_t bytes_ = 0;
   std::vector<GradientPlace> places_;          // by parameter
   std::vector<GradientMemory::Ready> events_;  // by bucket
 };

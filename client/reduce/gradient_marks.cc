@@ -8,6 +8,7 @@ void GradientMarks::Begin(const std::vector<Bucket>& buckets, size_t parameters,
                           bool complete, absl::Time now) {
   Mark first;
   first.used = false;
+  first.absent = complete;
   MutexLock lock(&mutex_);
   open_ = true;
   claimed_.assign(parameters, complete);
@@ -84,6 +85,11 @@ void* GradientMarks::TakeInPlace(int parameter) {
 bool GradientMarks::used(int parameter) const {
   MutexLock lock(&mutex_);
   return marks_[static_cast<size_t>(parameter)].used;
+}
+
+bool GradientMarks::absent(int parameter) const {
+  MutexLock lock(&mutex_);
+  return marks_[static_cast<size_t>(parameter)].absent;
 }
 
 std::vector<int32_t> GradientMarks::users() const {

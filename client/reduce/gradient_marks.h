@@ -23,11 +23,12 @@ class GradientMarks {
     bool used = true;         // this rank's backward pass reached the parameter
     void* outside = nullptr;  // where to copy the average; null: nowhere
     bool in_place = false;    // the gradient is there, and in no bucket
+    bool absent = false;      // zeros, which are not in the bucket yet
   };
   enum class Claimed { kYes, kTwice, kClosed };
 
   // Begins a step over these buckets, which hold `parameters` gradients.
-  // `complete`: all of them are ready, and none is used.
+  // `complete`: all of them are ready and absent, and none is used.
   void Begin(const std::vector<Bucket>& buckets, size_t parameters,
              bool complete, absl::Time now);
   // Refuses further claims.
@@ -51,6 +52,7 @@ class GradientMarks {
   // average; null for others. TakeOutside returns null afterwards.
   void* TakeInPlace(int parameter);
   bool used(int parameter) const;
+  bool absent(int parameter) const;
 
   // Returns 1 for each parameter that was used, by parameter.
   std::vector<int32_t> users() const;

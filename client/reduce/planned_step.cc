@@ -136,9 +136,10 @@ std::string WhyNotFinite(
     if (is_finite(i)) continue;
     found.push_back(absl::StrCat("\"", parameters[i].name, "\""));
   }
-  return absl::StrCat("not finite: ", elements, " elements of the averages of ",
-                      absl::StrJoin(found, ", "), ", as rank ", rank,
-                      " sees them");
+  return absl::StrCat(
+      "not finite: ", elements, " elements of the averages of ",
+      found.empty() ? "other ranks' slices" : absl::StrJoin(found, ", "),
+      ", as rank ", rank, " sees them");
 }
 
 }  // namespace coxswain

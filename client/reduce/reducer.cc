@@ -73,6 +73,11 @@ absl::Status CheckReducerOptions(const ReducerOptions& options) {
         "end_at_first needs uneven_inputs, by which a rank learns that another "
         "one is out of data");
   }
+  if (options.release_buckets && !options.slices) {
+    return absl::InvalidArgumentError(
+        "release_buckets gives a bucket's memory back once its own slice is "
+        "averaged, so it needs slices; set them, or leave it out");
+  }
   const auto [shard, replicas] = options.hybrid;
   if ((shard == nullptr) != (replicas == nullptr) ||
       (shard != nullptr && !options.slices)) {
@@ -124,7 +129,10 @@ Reducer::Reducer(const ReducerOptions& options, Hook* hook,
     : options_(options),
       hook_(hook),
       hybrid_(Wrap(hook)),
-      communicator_(communicator) {
+      communicator_(communicator),
+      pool_(options.release_buckets
+                ? std::make_unique<BucketPool>(&slicing(), options.bucket_wait)
+                : nullptr) {
   if (hybrid_ != nullptr) hook_ = hybrid_.get();
 }
 
@@ -219,6 +227,8 @@ void Reducer::MakeExchange(const schedule::Ticket& ticket, double divisor) {
   context.slicing = &slicing();
   context.marks = &marks_;
   context.memory = memory_.get();
+  context.pool = pool_.get();
+  if (pool_ != nullptr || NeedsSums(ticket)) context.own = own_.get();
   context.fail = [this](const absl::Status& status) { return Fail(status); };
   context.decide = [this] { return DecideOnce(schedule::Vote()); };
   context.parameters = parameters_.size();
@@ -256,6 +266,7 @@ absl::Status Reducer::BeginStep(const schedule::Ticket& ticket, double divisor,
     decision_.reset();
   }
   norm_due_ = false;
+  COXSWAIN_RETURN_IF_ERROR(KeepSums(ticket));
   MakeExchange(complete, divisor);
   COXSWAIN_RETURN_IF_ERROR(Announce(complete));
   const absl::Status begun = BeginMarks();
@@ -264,6 +275,23 @@ absl::Status Reducer::BeginStep(const schedule::Ticket& ticket, double divisor,
   state_ = State::kCollecting;
   exchanging_ = true;
   changed_.NotifyAll();
+  return absl::OkStatus();
+}
+
+bool Reducer::NeedsSums(const schedule::Ticket& ticket) const {
+  // With sync_each_batch each ticket has one micro-batch of its window.
+  const bool each = ticket.micro_batches == 1 && ticket.window > 1;
+  return options_.slices && (each || ticket.micro > 0);
+}
+
+absl::Status Reducer::KeepSums(const schedule::Ticket& ticket) {
+  if (own_ != nullptr || !NeedsSums(ticket)) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<OwnSlices>> own =
+      OwnSlices::Create(buckets(), slicing());
+  if (!own.ok()) {
+    return Fail(WithPrefix("memory for sums of averages: ", own.status()));
+  }
+  own_ = *std::move(own);
   return absl::OkStatus();
 }
 
@@ -306,6 +334,8 @@ absl::Status Reducer::Finish() {
     Rollback();
     return status();
   }
+  // An empty step has exchanged none of its buckets.
+  if (pool_ != nullptr) pool_->EndStep();
   StepReport report = exchange_->report();
   if (!report.empty) {
     const absl::Status delivered = Deliver(report);
@@ -426,7 +456,9 @@ StepReport Reducer::report() const {
 
 ReducerTotals Reducer::totals() const {
   MutexLock lock(&mutex_);
-  return totals_;
+  ReducerTotals totals = totals_;
+  if (pool_ != nullptr) totals.bucket_memory = pool_->use();
+  return totals;
 }
 
 absl::Status Reducer::Fail(const absl::Status& status) {
@@ -472,6 +504,7 @@ void Reducer::Run() {
     }
     const absl::Status status = Exchange();
     if (!status.ok()) (void)Fail(status);
+    if (pool_ != nullptr) pool_->EndExchange();
     MutexLock lock(&mutex_);
     exchanging_ = false;
     changed_.NotifyAll();

@@ -17,10 +17,12 @@
 #include "client/reduce/agreement.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_layout.h"
+#include "client/reduce/bucket_pool.h"
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/hybrid_hook.h"
+#include "client/reduce/own_slices.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_exchange.h"
 #include "client/reduce/step_report.h"
@@ -43,7 +45,8 @@ namespace coxswain {
 // Layout: see ReducerOptions::rebuild. It is frozen after the first step, and
 // before the first step of a hook that needs it frozen. When it changes, in
 // Commit, Rollback and the Change methods, the contents of the views are
-// carried over, and layout_version() rises.
+// carried over, and layout_version() rises; with release_buckets the own slices
+// are zeros then, as without it are sums of averages.
 //
 // Missing gradients: a parameter that has not been marked when Finish is
 // called contributes zeros, and receives the average like all others.
@@ -111,7 +114,8 @@ class Reducer {
 
   // Returns where the parameter's gradient lies in its bucket, row-major. The
   // caller may write there until it marks the gradient, and from the end of
-  // Finish until the next step's marking.
+  // Finish until the next step's marking. With release_buckets it has no
+  // memory, and `data` is null.
   Span GradientView(int parameter) const { return Place(parameter).view; }
   const GradientPlace& Place(int parameter) const;
   // Returns the number of changes of the layout.
@@ -137,7 +141,8 @@ class Reducer {
   absl::Status BeginStep(const schedule::Ticket& ticket, double divisor,
                          bool local = false);
 
-  // Marks a gradient that is in GradientView(parameter).
+  // Marks a gradient that is in GradientView(parameter). UNIMPLEMENTED with
+  // release_buckets.
   absl::Status MarkReady(int parameter);
   absl::Status MarkReady(int parameter, const MarkOptions& mark);
   // Copies the gradient there first, but for MarkOptions::in_place: same count
@@ -214,7 +219,9 @@ class Reducer {
   absl::Status BroadcastFromRoot(const std::vector<Span>& spans, int root = 0);
 
   // With ReducerOptions::slices: returns this rank's slice of a bucket, which
-  // holds its averages once the step is finished.
+  // holds its averages once the step is finished; after a step whose ticket has
+  // a `micro` above 0, their sum over the steps since the one with 0
+  // (sync_each_batch). After Rollback it is undefined until such a one.
   Span OwnSlice(const Bucket& bucket) const;
   // Copies each rank's slices to all: `wholes` has memory like each bucket,
   // with space for the slices' padding, in which the own slice is complete. In
@@ -262,6 +269,8 @@ class Reducer {
   // Fills it with zeros, or with the contents of the layout before.
   absl::Status FillLayout(BucketLayout& layout,
                           const std::vector<ParameterSpec>& parameters);
+  // Counts its buckets' memory.
+  void NoteMemory(const BucketLayout& layout);
   absl::Status Rebuild();
   // Fails with FAILED_PRECONDITION in a step, or with the first error.
   absl::Status CheckIdle(absl::string_view what) const;
@@ -270,6 +279,10 @@ class Reducer {
   // Fills in the fields that the caller of BeginStep does not know.
   schedule::Ticket Complete(const schedule::Ticket& ticket) const;
   void MakeExchange(const schedule::Ticket& ticket, double divisor);
+  // Returns whether the step's averages are, or may have to be, added up.
+  bool NeedsSums(const schedule::Ticket& ticket) const;
+  // Makes memory for that, if need be.
+  absl::Status KeepSums(const schedule::Ticket& ticket);
   // Returns whether large gradients can be exchanged where they are, in a step.
   bool CanExchangeInPlace() const;
   absl::Status Announce(const schedule::Ticket& ticket);
@@ -288,9 +301,13 @@ class Reducer {
   absl::Status BeginMarks();
   absl::Status Claim(int parameter, const GradientMarks::Mark& mark);
   absl::Status MarkedTwice(int parameter) const;
+  // How a gradient of zeros is handed over.
+  GradientMarks::Mark Zeros() const;
   // The gradient is ready, or will be when the caller's stream gets there.
   absl::Status CountDown(int parameter);
   absl::Status ClearAndCount(int parameter);
+  // Returns the view, or takes memory for it.
+  absl::StatusOr<Span> Memory(int parameter);
   void MarkMissing();
   const Bucket& BucketOf(int parameter) const;
   // Clips, and copies the averages that have not been copied outside yet.
@@ -332,6 +349,10 @@ class Reducer {
   std::vector<ParameterSpec> parameters_;
   std::unique_ptr<GradientMemory> memory_;
   std::unique_ptr<BucketLayout> layout_;
+  // Of the layout's buckets; null without release_buckets.
+  const std::unique_ptr<BucketPool> pool_;
+  // Null without release_buckets until averages are added up.
+  std::unique_ptr<OwnSlices> own_;
   std::vector<int> order_;  // that the layout was made by; empty: the first one
   int64_t layout_version_ = 0;
   bool frozen_ = false;

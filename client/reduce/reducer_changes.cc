@@ -1,6 +1,7 @@
 // The part of Reducer that acts between steps: its layout, what may change, and
 // what the ranks have to agree on after that.
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -78,6 +79,11 @@ std::unique_ptr<GradientMemory> MakeMemory(const ReducerOptions& options,
                                   options.caller_stream);
 }
 
+BucketMemory KindOfMemory(const ReducerOptions& options) {
+  if (options.release_buckets) return BucketMemory::kReleased;
+  return options.slices ? BucketMemory::kPadded : BucketMemory::kWhole;
+}
+
 // Reversed registration order, which a layout is made by at first.
 std::vector<int> FirstOrder(size_t parameters) {
   std::vector<int> order(parameters);
@@ -102,7 +108,12 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
   COXSWAIN_ASSIGN_OR_RETURN(
       std::unique_ptr<BucketLayout> layout,
       BucketLayout::Create(buckets, parameters, order, slicing(), *memory_,
-                           options_.slices));
+                           KindOfMemory(options_)));
+  std::unique_ptr<OwnSlices> own;
+  if (pool_ != nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(own,
+                              OwnSlices::Create(layout->buckets(), slicing()));
+  }
   if (hybrid_ != nullptr) hybrid_->SetBuckets(layout->buckets());
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
   const absl::Status filled = FillLayout(*layout, parameters);
@@ -111,7 +122,10 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
     memory_->Quiesce(options_.after_abort());
     return filled;
   }
+  NoteMemory(*layout);
   layout_ = std::move(layout);
+  own_ = std::move(own);
+  if (pool_ != nullptr) pool_->SetBuckets(layout_->buckets());
   layout_hash_ = HashLayout(layout_->buckets());
   parameters_ = std::move(parameters);
   order_ = order;
@@ -121,13 +135,23 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
 
 absl::Status Reducer::FillLayout(BucketLayout& layout,
                                  const std::vector<ParameterSpec>& parameters) {
-  COXSWAIN_RETURN_IF_ERROR(layout.Clear(*memory_));
-  if (layout_ != nullptr) {
+  const bool released = pool_ != nullptr;
+  if (!released) COXSWAIN_RETURN_IF_ERROR(layout.Clear(*memory_));
+  if (!released && layout_ != nullptr) {
     COXSWAIN_RETURN_IF_ERROR(
         layout.CopyFrom(*layout_, parameters_, parameters, *memory_));
   }
   // The old buckets are about to be freed.
   return memory_->Settle(layout.buckets(), options_.timeout);
+}
+
+void Reducer::NoteMemory(const BucketLayout& layout) {
+  MutexLock lock(&mutex_);
+  BucketMemoryUse& use = totals_.bucket_memory;
+  // The one before it is still there.
+  use.peak_bytes = std::max(use.peak_bytes, use.bytes + layout.bytes());
+  use.bytes = layout.bytes();
+  use.allocations += static_cast<int64_t>(layout.buckets().size());
 }
 
 absl::Status Reducer::Rebuild() {
@@ -221,6 +245,7 @@ absl::Status Reducer::BroadcastFromRoot(const std::vector<Span>& spans,
 }
 
 Span Reducer::OwnSlice(const Bucket& bucket) const {
+  if (pool_ != nullptr) return own_->at(bucket.index);
   return BucketSlices::Of(bucket.data, slicing().size())
       .Slice(bucket.data, slicing().rank());
 }

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "client/comm/held/held_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
@@ -29,17 +28,6 @@ constexpr int64_t kCounts[] = {100, 40000, 16384, 7, 0, 16383, 50000, 3};
 constexpr int kParameters = 8;
 constexpr int kUnmarked = 2;  // on rank 1
 constexpr int kInView = 6;    // on rank 1
-
-std::vector<ParameterSpec> SomeParameters() {
-  std::vector<ParameterSpec> parameters;
-  for (const int64_t count : kCounts) {
-    ParameterSpec spec;
-    spec.name = absl::StrCat("p", parameters.size());
-    spec.shape = {count};
-    parameters.push_back(spec);
-  }
-  return parameters;
-}
 
 ReducerOptions SomeBuckets() {
   ReducerOptions options;
@@ -141,9 +129,10 @@ TEST(ReducerInPlaceTest, AveragesAndTheirNormHaveTheBitsOfCopies) {
       double norms[2];
       for (const bool in_place : {false, true}) {
         MeanHook hook;
-        ASSERT_OK_AND_ASSIGN(const auto reducer,
-                             Reducer::Create(SomeBuckets(), SomeParameters(),
-                                             &hook, communicator));
+        ASSERT_OK_AND_ASSIGN(
+            const auto reducer,
+            Reducer::Create(SomeBuckets(), ParametersOf(kCounts), &hook,
+                            communicator));
         // The layout is another one in the second step.
         for (int step = 0; step < 2; ++step) {
           averages[in_place] = GradientsOf(rank + step);
@@ -174,9 +163,9 @@ TEST(ReducerInPlaceTest, AnotherHookGetsTheGradientsInTheBuckets) {
     const int rank = communicator->rank();
     MeanHook mean;
     AverageHook average;
-    ASSERT_OK_AND_ASSIGN(
-        const auto reducer,
-        Reducer::Create(SomeBuckets(), SomeParameters(), &mean, communicator));
+    ASSERT_OK_AND_ASSIGN(const auto reducer,
+                         Reducer::Create(SomeBuckets(), ParametersOf(kCounts),
+                                         &mean, communicator));
     Values before = GradientsOf(rank);
     Step(*reducer, rank, true, &before);
     ASSERT_OK(reducer->Commit());
@@ -205,7 +194,7 @@ TEST(ReducerInPlaceTest, WhatNeedsTheBucketsGoesThroughThem) {
       change(&options);
       ASSERT_OK_AND_ASSIGN(
           const auto reducer,
-          Reducer::Create(options, SomeParameters(), &hook, communicator));
+          Reducer::Create(options, ParametersOf(kCounts), &hook, communicator));
       Values gradients = GradientsOf(communicator->rank());
       Step(*reducer, communicator->rank(), true, &gradients);
       EXPECT_EQ(Gradient(*reducer, 1), gradients[1]);
@@ -231,7 +220,7 @@ TEST(ReducerInPlaceTest, TheMemoryIsFreeOnceAStepHasFailed) {
       options.rebuild = false;
       ASSERT_OK_AND_ASSIGN(
           const auto reducer,
-          Reducer::Create(options, SomeParameters(), &hook, &held));
+          Reducer::Create(options, ParametersOf(kCounts), &hook, &held));
       {
         Values gradients = GradientsOf(rank);
         Reducer::MarkOptions mark;

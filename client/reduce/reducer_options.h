@@ -56,6 +56,17 @@ struct ReducerOptions {
   // CPU's memory, without MarkOptions::copy_back, and not with a hook that
   // needs an averager.
   bool slices = false;
+  // With `slices`: a bucket has memory only from its first gradient on until
+  // the own slice's averages have been taken from it, to where OwnSlice returns
+  // them. Gradients are copied from the caller's, which it may free once they
+  // are marked: views have no memory. Each rank's own affair.
+  bool release_buckets = false;
+  // With release_buckets, what bounds memory where gradients come faster than
+  // they are exchanged: how long a call of MarkReady may wait while three
+  // buckets, or as much memory, are in use and the exchange is at work on them.
+  // It does not wait while the exchange itself waits for a gradient of this
+  // rank. 0: never, and so as many buckets have memory as need it.
+  absl::Duration bucket_wait;
   // With slices, and both of them or none: the slices are those of the ranks of
   // hybrid.shard. Gradients are reduce-scattered exactly among these, and the
   // hook averages each rank's slice over hybrid.replicas

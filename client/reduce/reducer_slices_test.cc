@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "client/reduce/bucket_slices.h"
 #include "client/reduce/reducer_test_support.h"
@@ -22,17 +21,6 @@ using testing::HasSubstr;
 constexpr int64_t kCounts[] = {100, 33, 0, 7, 250};
 constexpr int kParameters = 5;
 
-std::vector<ParameterSpec> OddOnes() {
-  std::vector<ParameterSpec> parameters;
-  for (const int64_t count : kCounts) {
-    ParameterSpec spec;
-    spec.name = absl::StrCat("p", parameters.size());
-    spec.shape = {count};
-    parameters.push_back(spec);
-  }
-  return parameters;
-}
-
 ReducerOptions Sliced() {
   ReducerOptions options;
   options.buckets = {400, 600};
@@ -43,7 +31,8 @@ ReducerOptions Sliced() {
 
 std::unique_ptr<Reducer> MakeReducer(const ReducerOptions& options, Hook* hook,
                                      Communicator* communicator) {
-  auto reducer = Reducer::Create(options, OddOnes(), hook, communicator);
+  auto reducer =
+      Reducer::Create(options, ParametersOf(kCounts), hook, communicator);
   EXPECT_OK(reducer);
   return *std::move(reducer);
 }
@@ -66,11 +55,6 @@ void Exchange(Reducer& reducer, int rank, int64_t step) {
   ASSERT_OK(reducer.Finish());
 }
 
-std::vector<float> Values(const Span& span) {
-  const float* data = static_cast<const float*>(span.data);
-  return std::vector<float>(data, data + span.count);
-}
-
 // With slices and without, over several steps.
 TEST(ReducerSlicesTest, TheOwnSlicesHoldTheAverages) {
   for (const int size : {1, 2, 3, 8}) {
@@ -87,8 +71,8 @@ TEST(ReducerSlicesTest, TheOwnSlicesHoldTheAverages) {
         ASSERT_EQ(sliced->buckets().size(), whole->buckets().size());
         for (size_t i = 0; i < whole->buckets().size(); ++i) {
           const Span& data = whole->buckets()[i].data;
-          EXPECT_EQ(Values(sliced->OwnSlice(sliced->buckets()[i])),
-                    Values(BucketSlices::Of(data, size).Slice(data, rank)));
+          EXPECT_EQ(ValuesOf(sliced->OwnSlice(sliced->buckets()[i])),
+                    ValuesOf(BucketSlices::Of(data, size).Slice(data, rank)));
         }
         ASSERT_OK(sliced->Commit());
         ASSERT_OK(whole->Commit());
@@ -113,8 +97,8 @@ TEST(ReducerSlicesTest, StatisticsAndClippingAreThoseOfAllSlices) {
                 1e-12 * whole->report().gradient_norm);
     EXPECT_NEAR(sliced->report().clip_scale, whole->report().clip_scale, 1e-12);
     const Bucket& bucket = sliced->buckets()[0];
-    const std::vector<float> own = Values(sliced->OwnSlice(bucket));
-    const std::vector<float> expected = Values(
+    const std::vector<float> own = ValuesOf(sliced->OwnSlice(bucket));
+    const std::vector<float> expected = ValuesOf(
         BucketSlices::Of(bucket.data, 3).Slice(whole->buckets()[0].data, rank));
     for (size_t i = 0; i < own.size(); ++i) {
       EXPECT_NEAR(own[i], expected[i], 1e-7);
@@ -190,7 +174,7 @@ TEST(ReducerSlicesTest, GatheredParametersAreThoseOfAWholeStep) {
         ASSERT_OK(sliced->Commit());
         ASSERT_OK(whole->Commit());
         for (size_t i = 0; i < parameters.size(); ++i) {
-          EXPECT_EQ(Values(parameters[i]), expected[i]) << "step " << step;
+          EXPECT_EQ(ValuesOf(parameters[i]), expected[i]) << "step " << step;
         }
       }
     });
@@ -237,7 +221,7 @@ TEST(ReducerSlicesTest, AHookThatNeedsAnAveragerIsRefused) {
   LocalHook local;
   AverageHook average;
   LoopbackCommunicator alone;
-  EXPECT_THAT(Reducer::Create(Sliced(), OddOnes(), &local, &alone),
+  EXPECT_THAT(Reducer::Create(Sliced(), ParametersOf(kCounts), &local, &alone),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("no rank can keep a slice")));
   auto reducer = MakeReducer(Sliced(), &average, &alone);

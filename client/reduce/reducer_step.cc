@@ -24,8 +24,10 @@ constexpr int64_t kInPlaceBytes = 64 << 10;
 absl::Status Reducer::BeginMarks() {
   const bool complete = without_data_;
   COXSWAIN_RETURN_IF_ERROR(memory_->Begin(buckets()));
+  if (pool_ != nullptr) pool_->BeginStep();
   for (const Bucket& bucket : buckets()) {
-    if (!complete) break;
+    // What is absent from a pool's bucket is cleared by the exchange thread.
+    if (!complete || pool_ != nullptr) break;
     COXSWAIN_RETURN_IF_ERROR(memory_->ClearGradient(bucket, bucket.data));
     COXSWAIN_RETURN_IF_ERROR(memory_->NoteGradient(bucket));
   }
@@ -39,7 +41,13 @@ absl::Status Reducer::MarkReady(int parameter) {
 }
 
 absl::Status Reducer::MarkReady(int parameter, const MarkOptions& mark) {
-  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {mark.used, nullptr, false}));
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {mark.used}));
+  if (pool_ != nullptr) {
+    return Fail(absl::UnimplementedError(absl::StrCat(
+        "the gradient of \"", parameters_[static_cast<size_t>(parameter)].name,
+        "\" is marked in its bucket, which with release_buckets has no memory "
+        "by then; hand the gradient over to MarkReady")));
+  }
   return CountDown(parameter);
 }
 
@@ -73,14 +81,17 @@ absl::Status Reducer::MarkReady(int parameter, Span gradient,
         ", its parameter ", view.count, " x ", NameOf(view.dtype))));
   }
   if (in_place) return CountDown(parameter);
+  const absl::StatusOr<Span> place = Memory(parameter);
   const absl::Status copied =
-      memory_->CopyGradient(BucketOf(parameter), view, gradient.data);
+      place.ok()
+          ? memory_->CopyGradient(BucketOf(parameter), *place, gradient.data)
+          : place.status();
   if (!copied.ok()) return Fail(WithPrefix("taking a gradient: ", copied));
   return CountDown(parameter);
 }
 
 absl::Status Reducer::MarkZeros(int parameter) {
-  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, {/*used=*/false, nullptr, false}));
+  COXSWAIN_RETURN_IF_ERROR(Claim(parameter, Zeros()));
   return ClearAndCount(parameter);
 }
 
@@ -99,6 +110,21 @@ absl::Status Reducer::Claim(int parameter, const GradientMarks::Mark& mark) {
       return absl::FailedPreconditionError(
           "a gradient was marked ready outside a step; call BeginStep first");
   }
+}
+
+GradientMarks::Mark Reducer::Zeros() const {
+  GradientMarks::Mark mark;
+  mark.used = false;
+  mark.absent = pool_ != nullptr;
+  return mark;
+}
+
+absl::StatusOr<Span> Reducer::Memory(int parameter) {
+  const GradientPlace& place = Place(parameter);
+  if (pool_ == nullptr) return place.view;
+  pool_->AwaitRoom(place.bucket);
+  COXSWAIN_ASSIGN_OR_RETURN(const Span bucket, pool_->Take(place.bucket));
+  return bucket.Slice(place.offset, place.view.count);
 }
 
 absl::Status Reducer::MarkedTwice(int parameter) const {
@@ -124,11 +150,13 @@ const Bucket& Reducer::BucketOf(int parameter) const {
 absl::Status Reducer::CountDown(int parameter) {
   const absl::Status noted = memory_->NoteGradient(BucketOf(parameter));
   if (!noted.ok()) return Fail(WithPrefix("taking a gradient: ", noted));
+  if (pool_ != nullptr) pool_->NoteGradient(Place(parameter).bucket);
   marks_.CountDown(parameter, Place(parameter).bucket, options_.clock->Now());
   return absl::OkStatus();
 }
 
 absl::Status Reducer::ClearAndCount(int parameter) {
+  if (pool_ != nullptr) return CountDown(parameter);
   const absl::Status cleared =
       memory_->ClearGradient(BucketOf(parameter), GradientView(parameter));
   if (!cleared.ok()) return Fail(WithPrefix("writing zeros: ", cleared));
@@ -140,7 +168,7 @@ std::vector<int> Reducer::Unmarked() const { return marks_.Unclaimed(); }
 void Reducer::MarkMissing() {
   for (const int parameter : Unmarked()) {
     // Another thread's error may come first: then nothing counts any more.
-    if (!Claim(parameter, {/*used=*/false, nullptr, false}).ok()) return;
+    if (!Claim(parameter, Zeros()).ok()) return;
     if (!ClearAndCount(parameter).ok()) return;
   }
 }

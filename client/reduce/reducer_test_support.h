@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/mutex.h"
 #include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
@@ -136,6 +137,24 @@ inline std::unique_ptr<Communicator> Stuck() {
       std::make_unique<LoopbackCommunicator>());
 }
 
+// One rank whose memory is used up after so many buffers.
+class ScarceCommunicator : public HeldCommunicator {
+ public:
+  explicit ScarceCommunicator(int buffers)
+      : HeldCommunicator(std::make_unique<LoopbackCommunicator>()),
+        left_(buffers) {
+    Open();
+  }
+  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
+      int64_t count, DType dtype) override {
+    if (--left_ < 0) return absl::ResourceExhaustedError("it is used up");
+    return HeldCommunicator::AllocateBuffer(count, dtype);
+  }
+
+ private:
+  std::atomic<int> left_;
+};
+
 // Why a communicator was aborted.
 inline std::string AbortReason(Communicator* communicator) {
   return std::string(communicator->Barrier()->Wait(kSoon).message());
@@ -149,6 +168,19 @@ inline std::vector<ParameterSpec> Parameters(int count) {
     ParameterSpec spec;
     spec.name = absl::StrCat("p", i);
     spec.shape = {2, 2};
+    parameters.push_back(spec);
+  }
+  return parameters;
+}
+
+// Vectors of these sizes.
+inline std::vector<ParameterSpec> ParametersOf(
+    absl::Span<const int64_t> counts) {
+  std::vector<ParameterSpec> parameters;
+  for (const int64_t count : counts) {
+    ParameterSpec spec;
+    spec.name = absl::StrCat("p", parameters.size());
+    spec.shape = {count};
     parameters.push_back(spec);
   }
   return parameters;
@@ -170,10 +202,13 @@ inline Span SpanOf(std::vector<float>* values) {
   return span;
 }
 
+inline std::vector<float> ValuesOf(const Span& span) {
+  const float* data = static_cast<const float*>(span.data);
+  return std::vector<float>(data, data + span.count);
+}
+
 inline std::vector<float> Gradient(const Reducer& reducer, int parameter) {
-  const Span view = reducer.GradientView(parameter);
-  const float* data = static_cast<const float*>(view.data);
-  return std::vector<float>(data, data + view.count);
+  return ValuesOf(reducer.GradientView(parameter));
 }
 
 inline void Fill(const Reducer& reducer, int parameter, float value) {

@@ -1,6 +1,7 @@
 #include "client/reduce/step_exchange.h"
 
 #include <cstddef>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -156,8 +157,9 @@ absl::Status StepExchange::ExchangeBuckets() {
 
 absl::Status StepExchange::RunRounds() {
   for (const Bucket& bucket : buckets()) {
-    COXSWAIN_RETURN_IF_ERROR(AwaitReady(bucket));
-    COXSWAIN_RETURN_IF_ERROR(flights_.Round(Placed(bucket)));
+    COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<const Bucket> ready,
+                              AwaitReady(bucket));
+    COXSWAIN_RETURN_IF_ERROR(flights_.Round(std::move(ready)));
   }
   while (!flights_.empty()) {
     COXSWAIN_RETURN_IF_ERROR(flights_.Round(nullptr));
@@ -165,7 +167,9 @@ absl::Status StepExchange::RunRounds() {
   return absl::OkStatus();
 }
 
-std::shared_ptr<const Bucket> StepExchange::Placed(const Bucket& bucket) const {
+absl::StatusOr<std::shared_ptr<const Bucket>> StepExchange::Placed(
+    const Bucket& bucket) const {
+  if (context_.pool != nullptr) return FromPool(bucket);
   std::shared_ptr<Bucket> placed;
   for (size_t i = 0; i < bucket.gradients.size(); ++i) {
     void* const outside =
@@ -178,15 +182,32 @@ std::shared_ptr<const Bucket> StepExchange::Placed(const Bucket& bucket) const {
   return std::shared_ptr<const Bucket>(std::shared_ptr<void>(), &bucket);
 }
 
-absl::Status StepExchange::AwaitReady(const Bucket& bucket) {
+absl::StatusOr<std::shared_ptr<const Bucket>> StepExchange::FromPool(
+    const Bucket& bucket) const {
+  auto placed = std::make_shared<Bucket>(bucket);
+  COXSWAIN_ASSIGN_OR_RETURN(placed->data, context_.pool->Take(bucket.index));
+  for (const GradientSlot& slot : placed->gradients) {
+    if (!context_.marks->absent(slot.parameter)) continue;
+    COXSWAIN_RETURN_IF_ERROR(
+        context_.memory->ClearGradient(*placed, placed->Gradient(slot)));
+  }
+  return std::shared_ptr<const Bucket>(std::move(placed));
+}
+
+absl::StatusOr<std::shared_ptr<const Bucket>> StepExchange::AwaitReady(
+    const Bucket& bucket) {
+  if (context_.pool != nullptr) context_.pool->SetAwaited(bucket.index);
   COXSWAIN_RETURN_IF_ERROR(context_.marks->AwaitBucket(bucket.index));
+  if (context_.pool != nullptr) context_.pool->SetAwaited(-1);
+  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<const Bucket> placed,
+                            Placed(bucket));
   if (scale_ != 1) {
-    COXSWAIN_RETURN_IF_ERROR(context_.memory->Weigh(bucket, scale_));
+    COXSWAIN_RETURN_IF_ERROR(context_.memory->Weigh(*placed, scale_));
   }
   if (context_.options->gate != nullptr) {
     context_.options->gate->NoteBucket(bucket.index);
   }
-  return absl::OkStatus();
+  return placed;
 }
 
 absl::Status StepExchange::OnAverage(const Bucket& bucket) {
@@ -205,15 +226,31 @@ absl::Status StepExchange::OnAverage(const Bucket& bucket) {
 
 absl::Status StepExchange::TakeSlice(const Bucket& bucket) {
   const ReducerOptions& options = *context_.options;
+  Bucket own = bucket;
+  own.data = BucketSlices::Of(bucket.data, slicing_.size())
+                 .Slice(bucket.data, slicing_.rank());
+  own.gradients = {{0, 0, own.data.count}};
   if (options.measures()) {
-    Bucket own = bucket;
-    own.data = BucketSlices::Of(bucket.data, slicing_.size())
-                   .Slice(bucket.data, slicing_.rank());
-    own.gradients = {{0, 0, own.data.count}};
     COXSWAIN_RETURN_IF_ERROR(
         context_.memory->TakeAverages(own, {nullptr}, true));
   }
-  return options.on_average ? HandOver(bucket) : absl::OkStatus();
+  if (context_.own != nullptr) KeepSlice(bucket, own.data);
+  if (!options.on_average) return absl::OkStatus();
+  return HandOver((*context_.buckets)[static_cast<size_t>(bucket.index)]);
+}
+
+void StepExchange::KeepSlice(const Bucket& bucket, const Span& averages) {
+  if (context_.ticket.micro == 0) {
+    context_.own->Put(bucket.index, averages);
+  } else {
+    context_.own->Add(bucket.index, averages);
+  }
+  if (context_.pool != nullptr) {
+    context_.pool->GiveBack(bucket.index);
+  } else if (context_.ticket.micro > 0 && averages.count > 0) {
+    std::memcpy(averages.data, context_.own->at(bucket.index).data,
+                static_cast<size_t>(averages.bytes()));
+  }
 }
 
 // In the order of ranks, so that all have the same bits.

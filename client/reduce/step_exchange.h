@@ -13,10 +13,12 @@
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/bucket_flights.h"
+#include "client/reduce/bucket_pool.h"
 #include "client/reduce/gradient_marks.h"
 #include "client/reduce/gradient_memory.h"
 #include "client/reduce/gradient_statistics.h"
 #include "client/reduce/hook.h"
+#include "client/reduce/own_slices.h"
 #include "client/reduce/reducer_options.h"
 #include "client/reduce/step_report.h"
 #include "schedule/step_gate.h"
@@ -42,6 +44,10 @@ class StepExchange {
     Communicator* slicing = nullptr;  // whose ranks have slices
     GradientMarks* marks = nullptr;
     GradientMemory* memory = nullptr;
+    // Where the buckets' memory comes from; null: they have their own.
+    BucketPool* pool = nullptr;
+    // Where the own slices' averages are put, or added; null: nowhere.
+    const OwnSlices* own = nullptr;
     // Breaks the reducer with this error, and returns its first error.
     std::function<absl::Status(const absl::Status&)> fail;
     // Returns what all ranks do with the step; called before on_average.
@@ -92,17 +98,26 @@ class StepExchange {
   absl::Status ExchangeBuckets();
   // Runs all rounds. After an error collectives may still be in flight.
   absl::Status RunRounds();
-  // Returns a complete bucket, with the places of those gradients that were
-  // marked in place; it may be one of the context's, which the pointer does not
-  // own.
-  std::shared_ptr<const Bucket> Placed(const Bucket& bucket) const;
-  absl::Status AwaitReady(const Bucket& bucket);
+  // Returns a complete bucket with its memory, and the places of those
+  // gradients that were marked in place; it may be one of the context's, which
+  // the pointer does not own.
+  absl::StatusOr<std::shared_ptr<const Bucket>> Placed(
+      const Bucket& bucket) const;
+  // The same with memory of the pool, and zeros for what is absent.
+  absl::StatusOr<std::shared_ptr<const Bucket>> FromPool(
+      const Bucket& bucket) const;
+  // Waits until the bucket is complete, and returns it with its gradients
+  // weighted.
+  absl::StatusOr<std::shared_ptr<const Bucket>> AwaitReady(
+      const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
   // Calls options.on_average, unless the step is skipped.
   absl::Status HandOver(const Bucket& bucket);
   void* TakeOutside(int parameter);
-  // Measures this rank's slice.
+  // Measures this rank's slice, and takes it from the bucket if it is kept
+  // elsewhere.
   absl::Status TakeSlice(const Bucket& bucket);
+  void KeepSlice(const Bucket& bucket, const Span& averages);
   absl::Status ExchangeUsers();
   absl::Status ExchangeOrder();
   // Waits for a collective that uses `memory`, which lives until it has ended,

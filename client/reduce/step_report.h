@@ -55,6 +55,13 @@ struct StepReport {
   double clip_scale = 1;
 };
 
+// The memory that buckets hold.
+struct BucketMemoryUse {
+  int64_t bytes = 0;  // now; a pool's also where no gradients are in it
+  int64_t peak_bytes = 0;
+  int64_t allocations = 0;  // that were made for it
+};
+
 // Sums over a reducer's life.
 struct ReducerTotals {
   int64_t steps = 0;  // finished
@@ -64,6 +71,8 @@ struct ReducerTotals {
   absl::Duration in_collectives;  // waited for them, on the exchange thread
   absl::Duration in_finish;       // the training thread waited in Finish
   absl::Duration in_gate;  // ... and in BeginStep and Decide, for the gate
+  // At most the last and the next layout's, while buckets are divided anew.
+  BucketMemoryUse bucket_memory;
 };
 
 }  // namespace coxswain

@@ -94,7 +94,16 @@ absl::Status DistributedDataParallel::CheckBetweenSteps(
       "end it with Backward, or with Synchronize and FinishStep"));
 }
 
+absl::Status DistributedDataParallel::CheckWhole(absl::string_view what) const {
+  if (zero() == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      what, " divides the buckets anew, and with zero=", zero(),
+      " the optimizer's state is cut by them: make a new wrapper, and a "
+      "ShardedOptimizer that loads the pieces of this one's"));
+}
+
 absl::Status DistributedDataParallel::UpdateParameters() {
+  COXSWAIN_RETURN_IF_ERROR(CheckWhole("UpdateParameters"));
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("UpdateParameters"));
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> specs,
@@ -136,6 +145,7 @@ absl::Status DistributedDataParallel::ChangeHook(std::unique_ptr<Hook> hook,
 
 absl::Status DistributedDataParallel::ChangeBuckets(
     const BucketPlanOptions& buckets) {
+  COXSWAIN_RETURN_IF_ERROR(CheckWhole("ChangeBuckets"));
   COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("ChangeBuckets"));
   COXSWAIN_RETURN_IF_ERROR(CommitStep());
   absl::Status changed = reducer_->ChangeBuckets(buckets);

@@ -41,6 +41,7 @@ absl::Status DistributedDataParallel::CheckVote(bool apply) const {
 std::string DistributedDataParallel::NonFinite() const {
   return WhyNotFinite(
       *hook_, *reducer_, communicator_->rank(), [this](size_t i) {
+        if (zero() > 0) return OwnSliceIsFinite(static_cast<int>(i));
         bool finite = true;
         (void)Guarded("looking for it", [&] {
           const Tensor average = parameters_[i]->gradient.parameter().grad();
@@ -192,6 +193,9 @@ absl::Status DistributedDataParallel::EndWindow() {
     Keep(Guarded("ending the window", [this] {
       if (!decision_.commit) ClearGradients();
       const ::torch::NoGradGuard no_grad;
+      for (Tensor& slice : OwnSlices()) {
+        if (sum_.rescale != 1) slice.mul_(sum_.rescale);
+      }
       for (const auto& parameter : parameters_) {
         Tensor gradient = parameter->gradient.parameter().grad();
         if (gradient.defined() && sum_.rescale != 1) {
@@ -247,6 +251,22 @@ void DistributedDataParallel::AddAverages() {
 
 absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
     ::torch::optim::Optimizer& optimizer) {
+  if (zero() > 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "StepOptimizer needs whole gradients, and with zero=", zero(),
+        " a rank has those of its slices only: make a ShardedOptimizer of this "
+        "optimizer, and call its Step"));
+  }
+  return StepBy([&]() -> absl::Status {
+    return Guarded("optimizer step", [&] {
+      optimizer.step();
+      optimizer.zero_grad();
+    });
+  });
+}
+
+absl::StatusOr<bool> DistributedDataParallel::StepBy(
+    const std::function<absl::Status()>& step) {
   COXSWAIN_RETURN_IF_ERROR(status_);
   if (options_.overlapped_optimizer) {
     return absl::FailedPreconditionError(
@@ -267,11 +287,9 @@ absl::StatusOr<bool> DistributedDataParallel::StepOptimizer(
         "last one: call it once after each Backward whose micro-batch has "
         "sync");
   }
-  Keep(Guarded("optimizer step", [&] {
-    optimizer.step();
-    ++optimizer_steps_;
-    optimizer.zero_grad();
-  }));
+  const absl::Status stepped = step();
+  if (stepped.ok()) ++optimizer_steps_;
+  Keep(stepped);
   COXSWAIN_RETURN_IF_ERROR(AfterOptimizerStep());
   return true;
 }

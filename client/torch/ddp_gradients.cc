@@ -50,6 +50,7 @@ std::unordered_set<const ::torch::autograd::Node*> NodesBehind(
 // ---- one parameter's gradient ----
 
 void ParameterGradient::Point(const GradientPlace& place) {
+  if (sharded_ && !as_view_) return;  // its bucket may have no memory
   const Tensor before = view_;
   // A view keeps its memory.
   view_ = ::torch::from_blob(
@@ -113,6 +114,7 @@ absl::Status ParameterGradient::Mark(Reducer& reducer, int index, bool used) {
                      reducer.parameters()[static_cast<size_t>(index)].name,
                      "\" is sparse; only dense ones can be averaged"));
   }
+  if (sharded_ && !as_view_) return Give(reducer, index, used);
   if (!as_view_ && gradient.is_contiguous() &&
       gradient.scalar_type() == view_.scalar_type()) {
     mark.in_place = Alone();
@@ -128,12 +130,26 @@ absl::Status ParameterGradient::Mark(Reducer& reducer, int index, bool used) {
   return reducer.MarkReady(index, mark);
 }
 
+absl::Status ParameterGradient::Give(Reducer& reducer, int index, bool used) {
+  Tensor dense;
+  COXSWAIN_RETURN_IF_ERROR(Guarded("reading a gradient", [&] {
+    dense = parameter_.grad().detach().contiguous();
+  }));
+  Reducer::MarkOptions mark;
+  mark.used = used;
+  COXSWAIN_RETURN_IF_ERROR(reducer.MarkReady(index, ElementsOf(dense), mark));
+  // The bucket has it; what it took is free for the gradients to come.
+  parameter_.mutable_grad() = Tensor();
+  return absl::OkStatus();
+}
+
 absl::Status ParameterGradient::MarkZeros(Reducer& reducer, int index) {
   return reducer.MarkZeros(index);
 }
 
 void ParameterGradient::SetAside() {
-  if (as_view_ && defined()) aside_ = parameter_.grad().detach().clone();
+  if (as_view_ && !sharded_ && defined())
+    aside_ = parameter_.grad().detach().clone();
 }
 
 void ParameterGradient::TakeAverage() {
@@ -159,6 +175,8 @@ void ParameterGradient::LeaveAsItWas() {
   view_.copy_(std::exchange(aside_, Tensor()));
   parameter_.mutable_grad() = view_;
 }
+
+void ParameterGradient::Drop() { parameter_.mutable_grad() = Tensor(); }
 
 void ParameterGradient::Release() {
   Tensor& gradient = parameter_.mutable_grad();
@@ -295,7 +313,9 @@ void DistributedDataParallel::TakeAverages() {
   const bool empty = reducer_->report().empty;
   for (const auto& parameter : parameters_) {
     parameter->used = false;
-    if (empty || reducer_->unused_everywhere(parameter->index)) {
+    if (zero() > 0) {
+      parameter->gradient.Drop();
+    } else if (empty || reducer_->unused_everywhere(parameter->index)) {
       parameter->gradient.LeaveAsItWas();
     } else if (parameter->optimizer == nullptr) {
       parameter->gradient.TakeAverage();

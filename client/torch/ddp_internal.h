@@ -59,8 +59,11 @@ std::map<std::string, std::string> AgreedSettings(
 // reducer's exchange thread, until the step's end.
 class ParameterGradient {
  public:
-  ParameterGradient(const ::torch::Tensor& parameter, bool as_view)
-      : parameter_(parameter), as_view_(as_view) {}
+  // `sharded`: no rank gets all of the average, so .grad is undefined once it
+  // has been exchanged.
+  ParameterGradient(const ::torch::Tensor& parameter, bool as_view,
+                    bool sharded)
+      : parameter_(parameter), as_view_(as_view), sharded_(sharded) {}
 
   const ::torch::Tensor& parameter() const { return parameter_; }
   bool defined() const { return parameter_.grad().defined(); }
@@ -93,10 +96,11 @@ class ParameterGradient {
   // stay.
   void SetAside();
 
-  // After the exchange, one of the two is called: .grad is the average, or is
-  // as it was.
+  // After the exchange, one of them is called: .grad is the average, is as it
+  // was, or, if sharded, is undefined.
   void TakeAverage();
   void LeaveAsItWas();
+  void Drop();
 
   // Makes .grad a tensor of its own.
   void Release();
@@ -107,9 +111,11 @@ class ParameterGradient {
   // Returns whether no other tensor shares the memory of .grad, which is dense.
   bool Alone() const;
   void CopyToPlace();
+  absl::Status Give(Reducer& reducer, int index, bool used);
 
   ::torch::Tensor parameter_;
   const bool as_view_;
+  const bool sharded_;
   bool in_hook_ = false;
   ::torch::Tensor view_;
   // Where the reducer puts the average.
@@ -120,8 +126,8 @@ class ParameterGradient {
 
 // What DistributedDataParallel's sources know of a trainable parameter.
 struct DistributedDataParallel::Parameter {
-  Parameter(const ::torch::Tensor& tensor, bool as_view)
-      : gradient(tensor, as_view) {}
+  Parameter(const ::torch::Tensor& tensor, bool as_view, bool sharded)
+      : gradient(tensor, as_view, sharded) {}
 
   int index = 0;
   ParameterGradient gradient;

@@ -48,7 +48,8 @@ MicroBatch DistributedDataParallel::Accumulate(
   ended_ = false;
   step_due_ = false;
   if (status_.ok() && micro.exchange && micro.micro > 0) {
-    if (plan().terms.sync_each_batch) SetAveragesAside();
+    // Slices are added up by the reducer.
+    if (plan().terms.sync_each_batch && zero() == 0) SetAveragesAside();
   }
   if (options_.on_micro_batch) options_.on_micro_batch();
   return micro;

@@ -107,6 +107,8 @@ DistributedDataParallel::CompleteReducerOptions() {
   ReducerOptions options = options_.reducer;
   coxswain::FollowPlan(plan(), communicator_->size(), &options);
   options.statistics |= options_.skip_non_finite;
+  options.slices = zero() > 0;
+  options.release_buckets = zero() == 2;
   options.settings = AgreedByAll();
   if (options_.overlapped_optimizer) {
     options.on_average = [this](const Bucket& bucket) {
@@ -249,8 +251,10 @@ std::unique_ptr<DistributedDataParallel::Parameter>
 DistributedDataParallel::Register(const Tensor& tensor) {
   using ::torch::autograd::variable_list;
   using ::torch::autograd::utils::LambdaPostHook;
+  const bool as_view =
+      zero() == 0 ? options_.gradient_as_bucket_view : zero() == 1;
   auto parameter =
-      std::make_unique<Parameter>(tensor, options_.gradient_as_bucket_view);
+      std::make_unique<Parameter>(tensor, as_view, /*sharded=*/zero() > 0);
   if (options_.overlapped_optimizer) {
     parameter->optimizer = options_.overlapped_optimizer(tensor);
     TORCH_CHECK(parameter->optimizer != nullptr,

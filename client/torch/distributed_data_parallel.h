@@ -207,6 +207,9 @@ class DistributedDataParallel {
   // exchanged, or were stepped by already. A program that steps by itself
   // follows the same order.
   absl::StatusOr<bool> StepOptimizer(::torch::optim::Optimizer& optimizer);
+  // Takes the window's step by `step`, in place of the optimizer's: see
+  // StepOptimizer. For ShardedOptimizer.
+  absl::StatusOr<bool> StepBy(const std::function<absl::Status()>& step);
   // Returns how many optimizer steps it has taken, including one after which it
   // failed.
   int64_t optimizer_steps() const { return optimizer_steps_; }
@@ -279,6 +282,13 @@ class DistributedDataParallel {
   // Returns the averager; null if there is none.
   Averager* averager() { return averager_.get(); }
   const Reducer& reducer() const { return *reducer_; }
+  Communicator& communicator() { return *communicator_; }
+  // Returns the trainable parameters, by the reducer's numbers.
+  std::vector<::torch::Tensor> parameters() const;
+  // Returns the option.
+  int zero() const { return options_.zero; }
+  // As Reducer::GatherSlices. An error is kept.
+  absl::Status GatherSlices(const std::vector<Span>& wholes);
 
  private:
   struct Parameter;  // a trainable one
@@ -392,8 +402,15 @@ class DistributedDataParallel {
   void SetAveragesAside();
   void AddAverages();
 
+  // The averages of the own slices, with zero: see ddp_slices.cc. Empty
+  // without.
+  std::vector<::torch::Tensor> OwnSlices() const;
+  bool OwnSliceIsFinite(int parameter) const;
+
   // Changes of the plan: see ddp_changes.cc.
   bool ChangesHook(const schedule::Plan& plan) const;
+  // Fails with FAILED_PRECONDITION if slices depend on the layout.
+  absl::Status CheckWhole(absl::string_view what) const;
   // Changes to next_plan_, if there is one and it is due.
   absl::Status FollowNextPlan();
   absl::Status FollowPlan(const schedule::Plan& plan);

@@ -57,6 +57,27 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
   return absl::OkStatus();
 }
 
+absl::Status CheckZero(const DistributedDataParallelOptions& options,
+                       const Hook& hook, const Averager* averager) {
+  if (options.zero == 0) return absl::OkStatus();
+  if (options.zero < 0 || options.zero > 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "zero is 0, 1 (each rank keeps a slice of the optimizer's state) or 2 "
+        "(and of the gradients), got ",
+        options.zero,
+        options.zero == 3 ? "; parameters stay whole on each rank" : ""));
+  }
+  if (averager != nullptr || hook.reach() != GradientReach::kAll) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "zero=", options.zero, " does not go with the hook ", hook.spec(),
+        ": the ranks' parameters diverge, and each rank would step a slice of "
+        "them for the others; take a hook that averages gradients, or zero=0"));
+  }
+  if (!options.overlapped_optimizer) return absl::OkStatus();
+  return NotTogether("overlapped_optimizer", "zero",
+                     "its optimizers are of whole parameters");
+}
+
 absl::string_view OnOff(bool value) { return value ? "true" : "false"; }
 
 // Returns what the program asks for, whatever it follows.
@@ -114,12 +135,13 @@ absl::Status CheckPlan(const DistributedDataParallelOptions& options,
         "ReducerOptions::on_average is for the wrapper itself; to step while "
         "buckets still travel, set overlapped_optimizer");
   }
-  if (options.reducer.slices) {
+  if (options.reducer.slices || options.reducer.release_buckets) {
     return absl::InvalidArgumentError(
-        "ReducerOptions::slices leaves a rank the averages of its own slices "
-        "only, and the wrapper gives its optimizer whole gradients; leave it "
-        "out, or use a Reducer");
+        "ReducerOptions::slices and release_buckets are for the wrapper "
+        "itself; to shard the optimizer's state, set zero to 1, and to shard "
+        "the gradients, too, to 2");
   }
+  COXSWAIN_RETURN_IF_ERROR(CheckZero(options, hook, averager));
   COXSWAIN_RETURN_IF_ERROR(CheckAveragerFits(plan, world_size, hook, averager));
   COXSWAIN_RETURN_IF_ERROR(CheckOverlap(options, plan, hook, averager));
   return CheckTermsFit(plan, options.reducer, options.skip_non_finite, hook,
@@ -151,6 +173,8 @@ std::map<std::string, std::string> AgreedSettings(
   set("static_graph", options.static_graph);
   set("broadcast_buffers", options.broadcast_buffers);
   set("overlapped_optimizer", options.overlapped_optimizer != nullptr);
+  // Said only where it is so: workers of before do not know it.
+  if (options.zero > 0) settings["zero"] = absl::StrCat(options.zero);
   return settings;
 }
 

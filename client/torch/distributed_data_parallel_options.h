@@ -99,6 +99,14 @@ struct DistributedDataParallelOptions {
   std::function<std::unique_ptr<::torch::optim::Optimizer>(
       const ::torch::Tensor&)>
       overlapped_optimizer;
+  // ZeRO: what each rank keeps of its slices of the buckets only. 0: nothing;
+  // 1: the optimizer's state; 2: gradients, too. Above 0 the window's step is
+  // ShardedOptimizer's (client/torch/shard), and .grad is undefined once it has
+  // been exchanged: a rank has the averages of its slices alone, and clips by
+  // reducer.max_norm. Buckets and parameters stay as they are. In the CPU's
+  // memory. INVALID_ARGUMENT together with overlapped_optimizer, and with hooks
+  // that let the ranks' parameters diverge.
+  int zero = 0;
   // If not empty, each rank writes a trace of its steps: see TraceFile.
   std::string trace_file;
 };

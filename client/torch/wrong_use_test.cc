@@ -354,7 +354,7 @@ TEST(OptionsTest, ThatContradictEachOther) {
               refused("sync_each_batch does not go with max_norm"));
   options = Following(PlanOf(2));
   options.reducer.slices = true;
-  EXPECT_THAT(Creation(options), refused("slices leaves a rank"));
+  EXPECT_THAT(Creation(options), refused("set zero to 1"));
   const auto overlapped = [](const Tensor& parameter) {
     return std::make_unique<::torch::optim::SGD>(std::vector<Tensor>{parameter},
                                                  1);

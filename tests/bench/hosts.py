@@ -93,6 +93,15 @@ def _namespaces(count):
 
 
 @contextlib.contextmanager
+def alone():
+    """Yields one host, which has its loopback device only."""
+    check()
+    with _namespaces(1) as ((host,), _):
+        command("ip", "-n", host.name, "link", "set", "lo", "up")
+        yield host
+
+
+@contextlib.contextmanager
 def cable(rate):
     """Yields two hosts with a link of that rate, such as 1gbit, each way."""
     check()

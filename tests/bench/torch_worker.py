@@ -81,6 +81,8 @@ class Rank:
         self._ddp = DistributedDataParallel(
             self._network, gradient_as_bucket_view=options.view
         )
+        self._zero_stage = options.zero
+        self._optimizer = None
 
     def _time(self, action):
         dist.barrier()
@@ -146,6 +148,31 @@ class Rank:
             with self._ddp.no_sync():
                 self._ddp(0.5).backward()
 
+    def _make_optimizer(self):
+        parameters = self._network.parameters()
+        if not self._zero_stage:
+            return torch.optim.Adam(parameters, lr=1e-3)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(
+            parameters,
+            optimizer_class=torch.optim.Adam,
+            lr=1e-3,
+            parameters_as_bucket_view=True,
+        )
+
+    def train(self):
+        """A whole step: forward, backward with exchange, Adam."""
+        if self._optimizer is None:
+            self._optimizer = self._make_optimizer()
+
+        def run():
+            self._ddp(0.5).backward()
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+
+        return self._time(run)
+
     def allreduce(self, size):
         size = int(size)
         pieces = []
@@ -191,6 +218,7 @@ def main():
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--view", action="store_true")
+    parser.add_argument("--zero", type=int, default=0)
     rank = Rank(parser.parse_args())
     for line in sys.stdin:
         command, *arguments = line.split()

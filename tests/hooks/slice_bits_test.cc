@@ -1,6 +1,7 @@
 // Over shared memory, where sums have one order, a rank's slice has the bits
 // that it has in the whole bucket's averages: under reducers, with buckets of a
-// few elements and of more than a slot holds.
+// few elements and of more than a slot holds. So has it where buckets have
+// memory only while gradients are in them.
 
 #include <cstdint>
 #include <memory>
@@ -55,7 +56,9 @@ struct Ranked {
   std::unique_ptr<Reducer> reducer;
 };
 
-Ranked MakeRanked(const SliceCase& of, bool slices,
+enum class Buckets { kWhole, kSlices, kReleased };
+
+Ranked MakeRanked(const SliceCase& of, Buckets buckets,
                   Communicator* communicator) {
   Ranked made;
   auto hook = MakeHook(of.spec);
@@ -65,7 +68,8 @@ Ranked MakeRanked(const SliceCase& of, bool slices,
   options.buckets = {2000, 200000};
   options.timeout = kSoon;
   options.rebuild = false;
-  options.slices = slices;
+  options.slices = buckets != Buckets::kWhole;
+  options.release_buckets = buckets == Buckets::kReleased;
   auto reducer =
       Reducer::Create(options, Model(of.dtype), made.hook.get(), communicator);
   EXPECT_OK(reducer);
@@ -89,9 +93,13 @@ void Exchange(Reducer& reducer, int rank, int64_t step) {
   ASSERT_OK(reducer.BeginStep());
   const int count = static_cast<int>(reducer.parameters().size());
   for (int parameter = 0; parameter < count; ++parameter) {
-    Fill(reducer.GradientView(parameter),
+    // In memory that is gone once it is marked.
+    Span gradient = reducer.GradientView(parameter);
+    std::vector<double> memory(static_cast<size_t>(gradient.count));
+    gradient.data = memory.data();
+    Fill(gradient,
          static_cast<uint64_t>(parameter + 100 * rank + 10000 * step));
-    ASSERT_OK(reducer.MarkReady(parameter));
+    ASSERT_OK(reducer.MarkReady(parameter, gradient));
   }
   ASSERT_OK(reducer.Finish());
 }
@@ -103,21 +111,24 @@ std::string BytesOf(const Span& span) {
 
 void CompareOn(const SliceCase& of, Communicator& communicator) {
   const int rank = communicator.rank();
-  const Ranked sliced = MakeRanked(of, true, &communicator);
-  const Ranked whole = MakeRanked(of, false, &communicator);
+  const Ranked whole = MakeRanked(of, Buckets::kWhole, &communicator);
+  const Ranked sliced = MakeRanked(of, Buckets::kSlices, &communicator);
+  const Ranked released = MakeRanked(of, Buckets::kReleased, &communicator);
   for (int64_t step = 0; step < kSteps; ++step) {
-    Exchange(*sliced.reducer, rank, step);
     Exchange(*whole.reducer, rank, step);
-    for (const Bucket& bucket : whole.reducer->buckets()) {
-      const Bucket& other =
-          sliced.reducer->buckets()[static_cast<size_t>(bucket.index)];
-      const Span own = BucketSlices::Of(bucket.data, communicator.size())
-                           .Slice(bucket.data, rank);
-      EXPECT_TRUE(BytesOf(sliced.reducer->OwnSlice(other)) == BytesOf(own))
-          << of.spec << ": bucket " << bucket.index << " of rank " << rank
-          << ", step " << step;
+    for (const Ranked* some : {&sliced, &released}) {
+      Exchange(*some->reducer, rank, step);
+      for (const Bucket& bucket : whole.reducer->buckets()) {
+        const Bucket& other =
+            some->reducer->buckets()[static_cast<size_t>(bucket.index)];
+        const Span own = BucketSlices::Of(bucket.data, communicator.size())
+                             .Slice(bucket.data, rank);
+        EXPECT_TRUE(BytesOf(some->reducer->OwnSlice(other)) == BytesOf(own))
+            << of.spec << ": bucket " << bucket.index << " of rank " << rank
+            << ", step " << step << (some == &released ? ", released" : "");
+      }
+      ASSERT_OK(some->reducer->Commit());
     }
-    ASSERT_OK(sliced.reducer->Commit());
     ASSERT_OK(whole.reducer->Commit());
   }
 }

@@ -172,11 +172,13 @@ double Read(const Span& span, int64_t element) {
 absl::Status MarkAll(Reducer& reducer, int rank, const Value& value) {
   const int count = static_cast<int>(reducer.parameters().size());
   for (int parameter = 0; parameter < count; ++parameter) {
-    const Span view = reducer.GradientView(parameter);
-    for (int64_t i = 0; i < view.count; ++i) {
-      Write(view, i, value(rank, parameter, i));
+    Span gradient = reducer.GradientView(parameter);
+    std::vector<double> memory(static_cast<size_t>(gradient.count));
+    gradient.data = memory.data();
+    for (int64_t i = 0; i < gradient.count; ++i) {
+      Write(gradient, i, value(rank, parameter, i));
     }
-    COXSWAIN_RETURN_IF_ERROR(reducer.MarkReady(parameter));
+    COXSWAIN_RETURN_IF_ERROR(reducer.MarkReady(parameter, gradient));
   }
   return absl::OkStatus();
 }
@@ -248,6 +250,31 @@ TEST(HybridReducerTest, AllReduceIsThePlainMean) {
         });
         ASSERT_OK(reducer->Commit());
       }
+    });
+  }
+}
+
+TEST(HybridReducerTest, ReleasedBucketsChangeNoBit) {
+  for (const char* spec : {"allreduce", "powersgd(rank=2,start_step=2)"}) {
+    OnMesh(2, 2, [spec](MeshRank& me) {
+      std::vector<std::vector<double>> averages[2];
+      for (const bool release : {false, true}) {
+        const auto hook = HookOf(spec);
+        ReducerOptions options = OptionsOf(me);
+        options.release_buckets = release;
+        const auto reducer =
+            Make(options, Model(DType::kFloat64), hook.get(), me);
+        for (int64_t step = 0; step < 4; ++step) {
+          ASSERT_OK(RunStep(*reducer, me.rank, OfStep(step)));
+          for (const Bucket& bucket : reducer->buckets()) {
+            const Span own = reducer->OwnSlice(bucket);
+            const auto* data = static_cast<const double*>(own.data);
+            averages[release].emplace_back(data, data + own.count);
+          }
+          ASSERT_OK(reducer->Commit());
+        }
+      }
+      EXPECT_EQ(averages[0], averages[1]) << spec;
     });
   }
 }

@@ -254,6 +254,61 @@ TEST_F(TrainTest, TrainsThroughGenerationsWhereItIsElastic) {
   }
 }
 
+TEST_F(TrainTest, ZeroShardsTheOptimizer) {
+  for (const int zero : {1, 2}) {
+    TrainOptions options;
+    options.zero = zero;
+    options.ddp.accumulation_steps = 2;
+    for (const Ended& ended : Run(3, options, Until(5))) {
+      EXPECT_OK(ended.status);
+      EXPECT_EQ(ended.step, 5);
+      ExpectClose(ended.parameters, Expected(3, 5, 2));
+    }
+  }
+}
+
+// One that an operator asks for is not worth the training.
+TEST_F(TrainTest, WithZeroACheckpointIsNotWritten) {
+  TrainOptions options;
+  options.zero = 1;
+  const auto ended =
+      Run(2, options, [](Training& training, Net& net) -> absl::Status {
+        while (training.step() < 3) {
+          training.session().schedule().RequestCheckpoint("a test");
+          COXSWAIN_RETURN_IF_ERROR(training.Step([&] { return Loss(net, 0); }));
+        }
+        return absl::OkStatus();
+      });
+  for (const Ended& one : ended) {
+    EXPECT_OK(one.status);
+    EXPECT_EQ(one.step, 3);
+  }
+}
+
+TEST_F(TrainTest, WhatNeedsTheWholeStateIsRefusedWithZero) {
+  const auto refused = [&](const std::function<void(TrainOptions&)>& set) {
+    TrainOptions options;
+    options.zero = 1;
+    set(options);
+    return Run(1, options, Until(1))[0].status;
+  };
+  const auto unimplemented = [](absl::string_view what) {
+    return StatusIs(
+        absl::StatusCode::kUnimplemented,
+        HasSubstr(absl::StrCat(what, " does not go with zero=1 yet")));
+  };
+  EXPECT_THAT(refused([](TrainOptions& one) { one.elastic = true; }),
+              unimplemented("elastic"));
+  EXPECT_THAT(refused([](TrainOptions& one) { one.resume = "newest"; }),
+              unimplemented("resume"));
+  EXPECT_THAT(
+      refused([](TrainOptions& one) { one.ddp.terms.checkpoint_every = 4; }),
+      unimplemented("checkpoint_every"));
+  EXPECT_THAT(refused([](TrainOptions& one) { one.hook = "post_local_sgd"; }),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("zero=1 does not go with the hook")));
+}
+
 TEST_F(TrainTest, AnErrorOfOneRankEndsAllOfThem) {
   const auto ended = Run(2, {}, [](Training& training, Net& net) {
     absl::Status status;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/elastic/elastic_record.h"
@@ -10,6 +11,7 @@
 #include "client/schedule/schedule_client.h"
 #include "client/torch/elastic_training.h"
 #include "client/torch/module_checkpoint.h"
+#include "client/torch/shard/sharded_optimizer.h"
 #include "hooks/registry/planned_hook.h"
 #include "hooks/registry/registry.h"
 #include "train/life.h"
@@ -46,6 +48,10 @@ class PlainTraining : public Training {
         ddp_, DistributedDataParallel::Create(module_, &world_->communicator(),
                                               std::move(hook), ddp,
                                               std::move(averager)));
+    if (ddp_->zero() > 0) {
+      COXSWAIN_ASSIGN_OR_RETURN(sharded_,
+                                ShardedOptimizer::Create(*ddp_, optimizer_));
+    }
     ProgramCheckpoint::Options saving;
     saving.make_hook = ddp.make_hook;
     saving.retention = options_.retention;
@@ -75,7 +81,16 @@ class PlainTraining : public Training {
   DistributedDataParallel& ddp() override { return *ddp_; }
 
  private:
-  absl::Status SaveIfDue() { return checkpoint_->SaveIfDue(ddp_->decision()); }
+  absl::Status SaveIfDue() {
+    if (sharded_ == nullptr) return checkpoint_->SaveIfDue(ddp_->decision());
+    if (std::exchange(save_due_, false) && !ddp_->checkpointing().empty()) {
+      LogError("checkpoint_not_copied",
+               {{"job", session_.job()},
+                {"reason", ddp_->checkpointing()},
+                {"error", "with zero no rank has the whole optimizer state"}});
+    }
+    return absl::OkStatus();
+  }
   void NoteWindow() {
     checkpoint_->NoteWindow(ddp_->accumulator(), ddp_->decided());
   }
@@ -101,9 +116,13 @@ class PlainTraining : public Training {
     return more;
   }
   absl::Status TakeStep() override {
-    COXSWAIN_RETURN_IF_ERROR(ddp_->StepOptimizer(optimizer_).status());
+    COXSWAIN_RETURN_IF_ERROR((sharded_ != nullptr
+                                  ? sharded_->Step()
+                                  : ddp_->StepOptimizer(optimizer_))
+                                 .status());
     NoteWindow();
     checkpoint_->NoteStep();
+    save_due_ = true;
     session_.ReportProgress(step());
     stop_.AfterStep(session_);
     return absl::OkStatus();
@@ -115,6 +134,9 @@ class PlainTraining : public Training {
   ::torch::optim::Optimizer& optimizer_;
   std::shared_ptr<ProcessGroup> world_;
   std::unique_ptr<DistributedDataParallel> ddp_;
+  // Null without zero.
+  std::unique_ptr<ShardedOptimizer> sharded_;
+  bool save_due_ = false;
   ElasticRecord record_;
   std::unique_ptr<RecordCheckpoint> checkpoint_;
   StopOnSigterm stop_;
@@ -155,6 +177,27 @@ class ElasticAdapter : public Training {
 
   ElasticTraining& training_;
 };
+
+absl::Status CheckZero(const TrainOptions& options) {
+  if (options.ddp.zero == 0) return absl::OkStatus();
+  const auto unimplemented = [&](absl::string_view what,
+                                 absl::string_view why) {
+    return absl::UnimplementedError(
+        absl::StrCat(what, " does not go with zero=", options.ddp.zero,
+                     " yet: ", why, "; leave one of them out"));
+  };
+  if (options.elastic) {
+    return unimplemented(
+        "elastic", "a rank that is lost takes its slice of the state with it");
+  }
+  constexpr absl::string_view kWhole =
+      "a checkpoint has the whole state of the optimizer, which no rank has";
+  if (!options.resume.empty()) return unimplemented("resume", kWhole);
+  if (options.ddp.terms.checkpoint_every > 0) {
+    return unimplemented("checkpoint_every", kWhole);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<JobManifest> ManifestOf(const TrainOptions& options,
                                        const ::torch::nn::Module& module) {
@@ -248,6 +291,8 @@ absl::Status Train(const TrainOptions& options,
   if (filled.ddp.trace_file.empty()) {
     filled.ddp.trace_file = filled.session->trace_file;
   }
+  if (options.zero != 0) filled.ddp.zero = options.zero;
+  COXSWAIN_RETURN_IF_ERROR(CheckZero(filled));
   if (!filled.ddp.make_hook) filled.ddp.make_hook = MakePlannedHook;
   if (filled.elastic) {
     return TrainElastically(filled, module, &optimizer, body);

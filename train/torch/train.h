@@ -40,6 +40,12 @@ struct TrainOptions {
   std::map<std::string, std::string> settings = {};
   // Goes on when workers are lost or added, without a restart: docs/elastic.md.
   bool elastic = false;
+  // ZeRO: shards the optimizer's state over the ranks (1), and the gradients
+  // (2): docs/parallelism.md. The optimizer is SGD, Adam, AdamW, RMSprop or
+  // Adagrad, and has taken no step. UNIMPLEMENTED with `elastic`, `resume` and
+  // ddp.terms.checkpoint_every; a checkpoint that an operator or SIGTERM asks
+  // for is not written, which is logged (checkpoint_not_copied).
+  int zero = 0;
   // Which checkpoints are kept. They are written when the plan
   // (ddp.terms.checkpoint_every), an operator or SIGTERM asks for it.
   CheckpointRetention retention = {};

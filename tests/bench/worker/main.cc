@@ -2,7 +2,7 @@
 // standard input, a line each, until its end:
 //
 //   compute | step | step_in_turn | exchange    see Rank
-//   micro
+//   micro | train
 //   window KIND MICRO_BATCHES [in_turn]
 //   misplaced
 //   allreduce BYTES
@@ -55,6 +55,7 @@ void AddOptions(CLI::App& app, RankOptions& rank, NetworkOptions& network) {
   app.add_option("--accumulate", rank.accumulation_steps,
                  "micro-batches of a window");
   app.add_option("--trace", rank.trace, "writes a trace of the steps");
+  app.add_option("--zero", rank.zero, "what of train's state is sharded");
   app.add_option("--shapes", network.shapes,
                  "a network of these parameters and hardly any computing, "
                  "such as 64x3x7x7,64");
@@ -98,6 +99,7 @@ absl::StatusOr<Timing> Obey(Rank& rank, const std::string& line) {
   if (command == "step_in_turn") return rank.StepInTurn();
   if (command == "exchange") return rank.Exchange();
   if (command == "micro") return rank.Micro();
+  if (command == "train") return rank.Train();
   if (command == "window") return TakeWindow(rank, words);
   int64_t bytes = 0;
   words >> bytes;

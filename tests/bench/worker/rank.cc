@@ -56,6 +56,7 @@ absl::Status Rank::Connect(const RankOptions& options) {
   ddp.reducer.statistics = options.statistics;
   ddp.accumulation_steps = options.accumulation_steps;
   ddp.trace_file = options.trace;
+  ddp.zero = options.zero;
   COXSWAIN_ASSIGN_OR_RETURN(
       ddp_, torch::DistributedDataParallel::Create(
                 network_, communicator_.get(), std::move(hook), ddp));
@@ -194,6 +195,25 @@ absl::Status Rank::Misplaced() {
   const Tensor loss = network_->Loss();
   const auto scope = ddp_->NoSync();
   return ddp_->Backward(loss);
+}
+
+absl::Status Rank::MakeOptimizer() {
+  if (adam_ != nullptr) return absl::OkStatus();
+  adam_ = std::make_unique<::torch::optim::Adam>(
+      network_->parameters(), ::torch::optim::AdamOptions(1e-3));
+  if (options_.zero == 0) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(sharded_,
+                            torch::ShardedOptimizer::Create(*ddp_, *adam_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Timing> Rank::Train() {
+  COXSWAIN_RETURN_IF_ERROR(MakeOptimizer());
+  return Time({}, [&]() -> absl::Status {
+    COXSWAIN_RETURN_IF_ERROR(ddp_->Backward(network_->Loss()));
+    return sharded_ != nullptr ? sharded_->Step().status()
+                               : ddp_->StepOptimizer(*adam_).status();
+  });
 }
 
 absl::StatusOr<Timing> Rank::AllReduce(int64_t bytes) {

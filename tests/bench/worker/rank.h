@@ -1,6 +1,8 @@
 #ifndef COXSWAIN_TESTS_BENCH_WORKER_RANK_H_
 #define COXSWAIN_TESTS_BENCH_WORKER_RANK_H_
 
+#include <torch/optim/adam.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "client/torch/shard/sharded_optimizer.h"
 #include "tests/bench/worker/networks.h"
 
 namespace coxswain::bench {
@@ -29,6 +32,8 @@ struct RankOptions {
   // Micro-batches of a window, for Window("accumulate").
   int accumulation_steps = 1;
   std::string trace;  // where to write one, if not empty
+  // Of DistributedDataParallelOptions, for Train.
+  int zero = 0;
 };
 
 // How long something took on this rank.
@@ -70,6 +75,8 @@ class Rank {
   // Returns the error of a backward pass in a NoSync scope whose forward ran
   // before it.
   absl::Status Misplaced();
+  // Runs a whole step: forward, backward with exchange, Adam.
+  absl::StatusOr<Timing> Train();
   // Sums up that many bytes, in pieces of 25 MiB, without a reducer.
   absl::StatusOr<Timing> AllReduce(int64_t bytes);
 
@@ -80,6 +87,7 @@ class Rank {
   Rank() = default;
   absl::Status Connect(const RankOptions& options);
   absl::Status Barrier();
+  absl::Status MakeOptimizer();
   void ZeroGradients();
   ::torch::Tensor Forward(Timing& timing);
   // Sums up the gradients of a forward pass of its own.
@@ -95,6 +103,8 @@ class Rank {
   std::shared_ptr<Network> network_;
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<torch::DistributedDataParallel> ddp_;
+  std::unique_ptr<::torch::optim::Adam> adam_;        // of the first Train
+  std::unique_ptr<torch::ShardedOptimizer> sharded_;  // with zero
 };
 
 }  // namespace coxswain::bench

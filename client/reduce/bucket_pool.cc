@@ -1,0 +1,144 @@
+#include "client/reduce/bucket_pool.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/reduce/bucket_slices.h"
+
+namespace coxswain {
+
+void BucketPool::SetBuckets(const std::vector<Bucket>& buckets) {
+  MutexLock lock(&mutex_);
+  rooms_.clear();
+  free_.clear();
+  largest_ = needed_ = most_ = most_before_ = 0;
+  use_.bytes = 0;
+  for (const Bucket& bucket : buckets) {
+    Room room;
+    room.data = bucket.data;
+    room.elements =
+        BucketSlices::Of(bucket.data, communicator_.size()).padded();
+    room.bytes =
+        room.elements * static_cast<int64_t>(SizeOf(bucket.data.dtype));
+    room.gradients = bucket.gradients.size();
+    largest_ = std::max(largest_, room.bytes);
+    rooms_.push_back(std::move(room));
+  }
+}
+
+void BucketPool::BeginStep() {
+  MutexLock lock(&mutex_);
+  exchanging_ = true;
+  awaited_ = -1;
+  for (Room& room : rooms_) room.pending = room.gradients;
+}
+
+void BucketPool::AwaitRoom(int bucket) {
+  if (wait_ <= absl::ZeroDuration()) return;
+  MutexLock lock(&mutex_);
+  const Room& room = rooms_[static_cast<size_t>(bucket)];
+  (void)changed_.WaitFor(&mutex_, wait_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return room.block.owner != nullptr ||
+           needed_ + room.bytes <= kKept * largest_ || starved();
+  });
+}
+
+void BucketPool::NoteGradient(int bucket) {
+  MutexLock lock(&mutex_);
+  --rooms_[static_cast<size_t>(bucket)].pending;
+}
+
+void BucketPool::SetAwaited(int bucket) {
+  MutexLock lock(&mutex_);
+  awaited_ = bucket;
+  changed_.NotifyAll();
+}
+
+void BucketPool::EndExchange() {
+  MutexLock lock(&mutex_);
+  exchanging_ = false;
+  changed_.NotifyAll();
+}
+
+absl::StatusOr<Span> BucketPool::Take(int bucket) {
+  MutexLock lock(&mutex_);
+  Room& room = rooms_[static_cast<size_t>(bucket)];
+  if (room.block.owner == nullptr) {
+    // The smallest that fits. A much larger one would be missed by a bucket of
+    // its own size, for which another one would be allocated.
+    auto best = free_.end();
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->bytes < room.bytes || it->bytes > 2 * room.bytes) continue;
+      if (best == free_.end() || it->bytes < best->bytes) best = it;
+    }
+    if (best != free_.end()) {
+      room.block = std::move(*best);
+      free_.erase(best);
+    } else {
+      COXSWAIN_ASSIGN_OR_RETURN(room.block, Allocate(room));
+    }
+    needed_ += room.bytes;
+    most_ = std::max(most_, needed_);
+  }
+  Span data = room.data;
+  data.data = room.block.owner->span().data;
+  return data;
+}
+
+absl::StatusOr<BucketPool::Block> BucketPool::Allocate(const Room& room) {
+  Trim(room.bytes);
+  absl::StatusOr<std::unique_ptr<BufferOwner>> owner =
+      communicator_.AllocateBuffer(room.elements, room.data.dtype);
+  if (!owner.ok()) {
+    return WithPrefix(
+        absl::StrCat("memory of ", room.bytes, " bytes for a bucket, beside ",
+                     use_.bytes, " that buckets hold: "),
+        owner.status());
+  }
+  use_.bytes += room.bytes;
+  use_.peak_bytes = std::max(use_.peak_bytes, use_.bytes);
+  ++use_.allocations;
+  return Block{*std::move(owner), room.bytes};
+}
+
+void BucketPool::GiveBack(int bucket) {
+  MutexLock lock(&mutex_);
+  PutBack(rooms_[static_cast<size_t>(bucket)]);
+}
+
+void BucketPool::PutBack(Room& room) {
+  if (room.block.owner == nullptr) return;
+  needed_ -= room.bytes;
+  free_.push_back(std::exchange(room.block, Block()));
+  changed_.NotifyAll();
+}
+
+void BucketPool::EndStep() {
+  MutexLock lock(&mutex_);
+  for (Room& room : rooms_) PutBack(room);
+  most_before_ = std::exchange(most_, 0);
+  Trim(0);
+}
+
+void BucketPool::Trim(int64_t more) {
+  const int64_t bound =
+      std::max({most_, most_before_, needed_ + more, kKept * largest_});
+  while (!free_.empty() && use_.bytes + more > bound) {
+    const auto smallest = std::min_element(
+        free_.begin(), free_.end(),
+        [](const Block& a, const Block& b) { return a.bytes < b.bytes; });
+    use_.bytes -= smallest->bytes;
+    free_.erase(smallest);
+  }
+}
+
+BucketMemoryUse BucketPool::use() const {
+  MutexLock lock(&mutex_);
+  return use_;
+}
+
+}  // namespace coxswain

@@ -1,0 +1,344 @@
+#include "client/torch/shard/sharded_optimizer.h"
+
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/reduce/bucket_slices.h"
+#include "client/reduce/reducer.h"
+#include "client/torch/module_tensors.h"
+#include "client/torch/shard/slice_state.h"
+
+namespace coxswain::torch {
+namespace {
+
+namespace optim = ::torch::optim;
+using ::torch::Tensor;
+
+constexpr char kValue[] = "value";
+
+// Returns a tensor of these elements, which keeps `memory`.
+Tensor View(const Span& span, at::IntArrayRef sizes,
+            std::shared_ptr<BufferOwner> memory) {
+  return ::torch::from_blob(
+      span.data, sizes, [memory = std::move(memory)](void*) {},
+      ::torch::TensorOptions().dtype(FromDType(span.dtype)));
+}
+
+absl::Status NotTrained() {
+  return absl::InvalidArgumentError(
+      "the optimizer has a tensor that is none of the module's trainable "
+      "parameters; make it of module->parameters(), after any change of them");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardedOptimizer>> ShardedOptimizer::Create(
+    DistributedDataParallel& ddp, optim::Optimizer& optimizer) {
+  COXSWAIN_RETURN_IF_ERROR(CheckElementWise(optimizer));
+  COXSWAIN_RETURN_IF_ERROR(
+      WithPrefix("to shard it, pass a maker of it: ", CheckKnown(optimizer)));
+  ShardedOptimizerOptions options;
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    options.groups.emplace_back();
+    for (const Tensor& parameter : group.params()) {
+      if (StateOf(optimizer, parameter).stepped) {
+        return absl::InvalidArgumentError(
+            "the optimizer has taken steps, whose state would be lost; make a "
+            "new one, and load that state by ShardedOptimizer::Load");
+      }
+      // A frozen one is never stepped.
+      if (parameter.requires_grad()) options.groups.back().push_back(parameter);
+    }
+  }
+  std::unique_ptr<ShardedOptimizer> sharded(new ShardedOptimizer(ddp));
+  sharded->like_ = &optimizer;
+  COXSWAIN_RETURN_IF_ERROR(sharded->Begin(
+      [&optimizer](std::vector<optim::OptimizerParamGroup> groups) {
+        for (size_t i = 0; i < groups.size(); ++i) {
+          groups[i].set_options(optimizer.param_groups()[i].options().clone());
+        }
+        return MakeLike(optimizer, std::move(groups));
+      },
+      options));
+  return sharded;
+}
+
+absl::StatusOr<std::unique_ptr<ShardedOptimizer>> ShardedOptimizer::Create(
+    DistributedDataParallel& ddp, const OptimizerMaker& make,
+    const ShardedOptimizerOptions& options) {
+  std::unique_ptr<ShardedOptimizer> sharded(new ShardedOptimizer(ddp));
+  COXSWAIN_RETURN_IF_ERROR(sharded->Begin(make, options));
+  return sharded;
+}
+
+absl::Status ShardedOptimizer::Begin(const OptimizerMaker& make,
+                                     const ShardedOptimizerOptions& options) {
+  if (ddp_.zero() == 0) {
+    return absl::FailedPreconditionError(
+        "a sharded optimizer needs a wrapper whose ranks get slices of the "
+        "averages: set DistributedDataParallelOptions::zero to 1 or 2");
+  }
+  parameters_ = ddp_.parameters();
+  taken_.assign(parameters_.size(), 0);
+  layout_version_ = ddp_.reducer().layout_version();
+  COXSWAIN_RETURN_IF_ERROR(MakeWholes());
+  COXSWAIN_ASSIGN_OR_RETURN(auto groups, GroupParts(options));
+  COXSWAIN_RETURN_IF_ERROR(MakeOptimizer(make, std::move(groups)));
+  return Guarded("moving the parameters", [this] { MoveParameters(); });
+}
+
+absl::Status ShardedOptimizer::MakeWholes() {
+  Communicator& communicator = ddp_.communicator();
+  const std::vector<Bucket>& buckets = ddp_.reducer().buckets();
+  COXSWAIN_ASSIGN_OR_RETURN(const ShardLayout layout,
+                            ShardLayout::Create(buckets, communicator.size()));
+  for (const Bucket& bucket : buckets) {
+    const BucketSlices& slices = layout.slices(bucket.index);
+    COXSWAIN_ASSIGN_OR_RETURN(
+        std::shared_ptr<BufferOwner> whole,
+        communicator.AllocateBuffer(slices.padded(), bucket.data.dtype));
+    wholes_.push_back(whole);
+    COXSWAIN_RETURN_IF_ERROR(Guarded("copying the parameters", [&] {
+      const ::torch::NoGradGuard no_grad;
+      for (const GradientSlot& slot : bucket.gradients) {
+        const Tensor& parameter =
+            parameters_[static_cast<size_t>(slot.parameter)];
+        View(whole->span().Slice(slot.offset, slot.count), parameter.sizes(),
+             whole)
+            .copy_(parameter.detach());
+      }
+      const BucketSlice own = layout.slice(bucket.index, communicator.rank());
+      for (const SlicePart& place :
+           layout.parts(bucket.index, communicator.rank())) {
+        Part part;
+        part.bucket = bucket.index;
+        part.place = place;
+        part.value = View(whole->span().Slice(own.begin + place.slice_begin,
+                                              place.count),
+                          {place.count}, whole)
+                         .set_requires_grad(true);
+        parts_.push_back(std::move(part));
+      }
+    }));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<optim::OptimizerParamGroup>>
+ShardedOptimizer::GroupParts(const ShardedOptimizerOptions& options) const {
+  constexpr size_t kNone = static_cast<size_t>(-1);
+  std::vector<size_t> group_of(parameters_.size(),
+                               options.groups.empty() ? 0 : kNone);
+  for (size_t group = 0; group < options.groups.size(); ++group) {
+    for (const Tensor& parameter : options.groups[group]) {
+      const auto found = std::find_if(
+          parameters_.begin(), parameters_.end(),
+          [&](const Tensor& one) { return one.is_same(parameter); });
+      if (found == parameters_.end()) return NotTrained();
+      size_t& place =
+          group_of[static_cast<size_t>(found - parameters_.begin())];
+      if (place != kNone) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "parameter \"",
+            ddp_.reducer()
+                .parameters()[static_cast<size_t>(found - parameters_.begin())]
+                .name,
+            "\" is in the groups ", place, " and ", group,
+            " of the optimizer; leave one of them out"));
+      }
+      place = group;
+    }
+  }
+  std::vector<std::vector<Tensor>> tensors(
+      std::max<size_t>(1, options.groups.size()));
+  for (const Part& part : parts_) {
+    const size_t group = group_of[static_cast<size_t>(part.place.parameter)];
+    if (group != kNone) tensors[group].push_back(part.value);
+  }
+  std::vector<optim::OptimizerParamGroup> groups;
+  for (std::vector<Tensor>& group : tensors) {
+    groups.emplace_back(std::move(group));
+  }
+  return groups;
+}
+
+absl::Status ShardedOptimizer::MakeOptimizer(
+    const OptimizerMaker& make,
+    std::vector<optim::OptimizerParamGroup> groups) {
+  std::set<const c10::TensorImpl*> given;
+  for (const auto& group : groups) {
+    for (const Tensor& part : group.params()) {
+      given.insert(part.unsafeGetTensorImpl());
+    }
+  }
+  COXSWAIN_RETURN_IF_ERROR(Guarded(
+      "making the optimizer", [&] { optimizer_ = make(std::move(groups)); }));
+  if (optimizer_ == nullptr) {
+    return absl::InvalidArgumentError("the maker made no optimizer");
+  }
+  COXSWAIN_RETURN_IF_ERROR(CheckElementWise(*optimizer_));
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const Tensor& part : group.params()) {
+      if (given.erase(part.unsafeGetTensorImpl()) == 1) continue;
+      return absl::InvalidArgumentError(
+          "the optimizer has a tensor that the maker was not given, or has one "
+          "twice; make it over the groups that the maker gets");
+    }
+  }
+  if (given.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      given.size(),
+      " slices of parameters that the maker was given are in no group of its "
+      "optimizer; to leave parameters out, name the others in "
+      "ShardedOptimizerOptions::groups"));
+}
+
+void ShardedOptimizer::MoveParameters() {
+  const ::torch::NoGradGuard no_grad;
+  for (const Bucket& bucket : ddp_.reducer().buckets()) {
+    const auto& whole = wholes_[static_cast<size_t>(bucket.index)];
+    for (const GradientSlot& slot : bucket.gradients) {
+      Tensor& parameter = parameters_[static_cast<size_t>(slot.parameter)];
+      parameter.set_data(View(whole->span().Slice(slot.offset, slot.count),
+                              parameter.sizes(), whole));
+    }
+  }
+}
+
+absl::StatusOr<bool> ShardedOptimizer::Step() {
+  return ddp_.StepBy([this] { return StepSlices(); });
+}
+
+absl::Status ShardedOptimizer::StepSlices() {
+  if (ddp_.reducer().layout_version() != layout_version_) {
+    return absl::InternalError(
+        "the buckets were divided anew, and the optimizer's state is cut by "
+        "those of before");
+  }
+  COXSWAIN_RETURN_IF_ERROR(Guarded("optimizer step", [this] {
+    FollowOptions();
+    GiveGradients();
+    optimizer_->step();
+    TakeGradients();
+  }));
+  return Gather();
+}
+
+void ShardedOptimizer::GiveGradients() {
+  const Reducer& reducer = ddp_.reducer();
+  for (size_t i = 0; i < taken_.size(); ++i) {
+    // One that was used before has a gradient of zeros.
+    const bool used = !reducer.unused_everywhere(static_cast<int>(i)) ||
+                      ddp_.plan().terms.sync_each_batch;
+    if (used || taken_[i] > 0) ++taken_[i];
+  }
+  for (Part& part : parts_) {
+    if (taken_[static_cast<size_t>(part.place.parameter)] == 0) continue;
+    const Span own =
+        reducer.OwnSlice(reducer.buckets()[static_cast<size_t>(part.bucket)]);
+    part.value.mutable_grad() =
+        View(own.Slice(part.place.slice_begin, part.place.count),
+             {part.place.count}, nullptr);
+  }
+}
+
+void ShardedOptimizer::TakeGradients() {
+  for (Part& part : parts_) part.value.mutable_grad() = Tensor();
+}
+
+void ShardedOptimizer::FollowOptions() {
+  if (like_ == nullptr) return;
+  for (size_t i = 0; i < optimizer_->param_groups().size(); ++i) {
+    optimizer_->param_groups()[i].set_options(
+        like_->param_groups()[i].options().clone());
+  }
+}
+
+absl::Status ShardedOptimizer::Gather() {
+  const std::vector<Bucket>& buckets = ddp_.reducer().buckets();
+  std::vector<Span> spans;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    Span whole = wholes_[i]->span();
+    whole.count = buckets[i].data.count;  // without padding
+    spans.push_back(whole);
+  }
+  COXSWAIN_RETURN_IF_ERROR(ddp_.GatherSlices(spans));
+  // For libtorch to notice a backward pass over values of before.
+  for (const Tensor& parameter : parameters_) {
+    parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  return absl::OkStatus();
+}
+
+// ---- pieces ----
+
+absl::StatusOr<TensorPiece> ShardedOptimizer::PieceOf(
+    const Part& part, const std::string& kind) const {
+  const ParameterSpec& parameter =
+      ddp_.reducer().parameters()[static_cast<size_t>(part.place.parameter)];
+  TensorPiece piece = TensorPiece::Whole(parameter.name, kind, parameter.dtype,
+                                         parameter.shape);
+  piece.begin = part.place.parameter_begin;
+  piece.end = piece.begin + part.place.count;
+  piece.step = taken_[static_cast<size_t>(part.place.parameter)];
+  COXSWAIN_RETURN_IF_ERROR(CheckPiece(piece));
+  return piece;
+}
+
+absl::StatusOr<std::vector<KeptPiece>> ShardedOptimizer::Pieces() const {
+  COXSWAIN_RETURN_IF_ERROR(CheckKnown(*optimizer_));
+  std::vector<KeptPiece> kept;
+  for (const Part& part : parts_) {
+    COXSWAIN_ASSIGN_OR_RETURN(TensorPiece value, PieceOf(part, kValue));
+    kept.push_back({std::move(value), ElementsOf(part.value)});
+    SliceState state;
+    COXSWAIN_RETURN_IF_ERROR(Guarded("reading an optimizer's state", [&] {
+      state = StateOf(*optimizer_, part.value);
+    }));
+    for (const auto& [kind, tensor] : state.tensors) {
+      COXSWAIN_ASSIGN_OR_RETURN(TensorPiece piece, PieceOf(part, kind));
+      kept.push_back({std::move(piece), ElementsOf(tensor)});
+    }
+  }
+  return kept;
+}
+
+absl::Status ShardedOptimizer::Load(PieceReader& reader) {
+  COXSWAIN_RETURN_IF_ERROR(CheckKnown(*optimizer_));
+  const std::vector<ParameterSpec>& parameters = ddp_.reducer().parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].count() == 0) continue;
+    COXSWAIN_ASSIGN_OR_RETURN(taken_[i],
+                              reader.StepOf(parameters[i].name, kValue));
+  }
+  for (const Part& part : parts_) {
+    COXSWAIN_RETURN_IF_ERROR(LoadPart(reader, part));
+  }
+  return Gather();
+}
+
+absl::Status ShardedOptimizer::LoadPart(PieceReader& reader, const Part& part) {
+  COXSWAIN_ASSIGN_OR_RETURN(const TensorPiece value, PieceOf(part, kValue));
+  COXSWAIN_RETURN_IF_ERROR(reader.Read(value, ElementsOf(part.value)));
+  const auto read = [&](const std::string& kind,
+                        const Tensor& to) -> absl::StatusOr<bool> {
+    const absl::Status found = reader.StepOf(value.parameter, kind).status();
+    if (absl::IsNotFound(found)) return false;
+    COXSWAIN_RETURN_IF_ERROR(found);
+    COXSWAIN_ASSIGN_OR_RETURN(const TensorPiece piece, PieceOf(part, kind));
+    COXSWAIN_RETURN_IF_ERROR(reader.Read(piece, ElementsOf(to)));
+    return true;
+  };
+  return WithPrefix(
+      absl::StrCat("loading the state of \"", value.parameter, "\": "),
+      SetState(*optimizer_, part.value, value.step, read));
+}
+
+}  // namespace coxswain::torch
