@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -191,6 +192,7 @@ using server::Json;
 constexpr char kHook[] = "hook";
 constexpr char kWorldSize[] = "world_size";
 constexpr char kPlanVersion[] = "plan_version";
+constexpr char kPieces[] = "pieces";
 constexpr char kErrors[] = "errors";
 constexpr char kOwn[] = "own";
 constexpr char kPosition[] = "position/";
@@ -234,14 +236,17 @@ std::vector<TableRow> Explained(const v1::CheckpointInfo& one) {
     rows.push_back({label, Visible(found->second)});
     rest.erase(found);
   };
+  // Pieces alone, without the state of a training.
+  const bool has_errors = rest.count(kHook) > 0 || rest.count(kPieces) == 0;
   take(kHook, "hook");
   take(kWorldSize, "ranks that saved it");
+  take(kPieces, "pieces of a sharded model");
   take(kPlanVersion, "version of the plan");
   const auto errors = rest.find(kErrors);
   if (errors != rest.end() && errors->second == kOwn) {
     rows.push_back({"errors", "each rank's own"});
     rest.erase(errors);
-  } else if (errors == rest.end()) {
+  } else if (errors == rest.end() && has_errors) {
     rows.push_back({"errors", "their mean"});
   }
   for (const auto& [name, value] : rest) {
@@ -300,12 +305,17 @@ std::string FormatCheckpoints(
   }
   std::vector<TableRow> rows = {
       {"CHECKPOINT", "STEP", "MADE", "GENERATION", "SHARDS", "SIZE", "HOOK"}};
+  const bool sharded = std::any_of(
+      checkpoints.begin(), checkpoints.end(),
+      [](const auto& one) { return one.metadata().contains(kPieces); });
+  if (sharded) rows[0].push_back("PIECES");
   int64_t bytes = 0;
   for (const v1::CheckpointInfo& one : checkpoints) {
     rows.push_back({one.checkpoint_id(), absl::StrCat(one.step()),
                     MadeText(one), GenerationText(one),
                     absl::StrCat(one.shards()), SizeText(one.bytes()),
                     Meta(one, kHook)});
+    if (sharded) rows.back().push_back(Meta(one, kPieces));
     bytes += one.bytes();
   }
   return absl::StrCat("job ", job, ": ", checkpoints.size(), " checkpoint",

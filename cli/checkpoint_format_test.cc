@@ -75,6 +75,27 @@ TEST(CheckpointFormatTest, OneIsExplained) {
   EXPECT_EQ(json["files"][0]["crc32c"], "00000abc");
 }
 
+TEST(CheckpointFormatTest, OfAShardedModelThePiecesAreShown) {
+  v1::CheckpointInfo sharded = Info("b", 20, 3);
+  (*sharded.mutable_metadata())["pieces"] = "412";
+  EXPECT_EQ(FormatCheckpoints("mnist", {sharded, Info("a", 10, 0)}),
+            "job mnist: 2 checkpoints, 3.0 kB, the newest first\n"
+            "  CHECKPOINT  STEP  MADE                  GENERATION  SHARDS  "
+            "SIZE    HOOK  PIECES\n"
+            "  b           20    2025-11-22 08:26:40Z  3           2       "
+            "1.5 kB  fp16  412\n"
+            "  a           10    2025-11-22 08:26:40Z  imported    2       "
+            "1.5 kB  fp16  -\n");
+  v1::ShowResponse shown;
+  *shown.mutable_checkpoint() = sharded;
+  EXPECT_THAT(FormatCheckpoint(shown),
+              AllOf(HasSubstr("pieces of a sharded model  412\n"),
+                    HasSubstr("their mean\n")));
+  // Pieces alone: there are no errors of a hook.
+  shown.mutable_checkpoint()->mutable_metadata()->erase("hook");
+  EXPECT_THAT(FormatCheckpoint(shown), Not(HasSubstr("their mean")));
+}
+
 TEST(CheckpointFormatTest, AListAsJson) {
   const auto json = nlohmann::json::parse(
       FormatCheckpointsJson("mnist", {Info("b", 20, 3), Info("a", 10, 0)}));

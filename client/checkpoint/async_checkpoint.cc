@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/checkpoint/checkpoint_copy.h"
+#include "client/checkpoint/piece_checkpoint.h"
 #include "client/checkpoint/save_together.h"
 
 namespace coxswain {
@@ -37,7 +38,7 @@ class AsyncCheckpoint::Core {
 
   const Options& options() const { return options_; }
   // The memory of an earlier copy, if there is any.
-  Blobs TakeSpare() {
+  CopyMemory TakeSpare() {
     MutexLock lock(&mutex_);
     return std::exchange(spare_, {});
   }
@@ -89,7 +90,7 @@ class AsyncCheckpoint::Core {
   int calling_ ABSL_GUARDED_BY(mutex_) = 0;  // the owner's functions
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  Blobs spare_ ABSL_GUARDED_BY(mutex_);
+  CopyMemory spare_ ABSL_GUARDED_BY(mutex_);
   std::optional<SaveReport> last_ ABSL_GUARDED_BY(mutex_);
   // Set by the thread alone; null: not connected.
   std::shared_ptr<Communicator> communicator_ ABSL_GUARDED_BY(mutex_);
@@ -228,7 +229,8 @@ absl::Status AsyncCheckpoint::Core::TakeNewer(CopyPtr* copy) {
     // The label remains, of what was not saved; its memory is for the newer
     // one.
     MutexLock lock(&mutex_);
-    spare_ = std::exchange((*copy)->blobs, {});
+    spare_.blobs = std::exchange((*copy)->blobs, {});
+    spare_.elements = std::exchange((*copy)->elements, {});
   }
   (*copy)->hook = (*copy)->averager = HookState();
   CopyPtr newer = Await(options_.timeout);
@@ -273,13 +275,19 @@ absl::StatusOr<std::string> AsyncCheckpoint::Core::MakeShard(
   shard.blobs = std::move(copy->blobs);
   std::string bytes = SerializeTrainingShard(shard);
   copy->blobs = std::move(shard.blobs);
-  return bytes;
+  if (!copy->sharded) return bytes;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<PieceMemory> own,
+      ShareOfPieces(*connected_, copy->pieces, &copy->label, options_.timeout));
+  return SerializePiecePart(own, bytes);
 }
 
 absl::StatusOr<std::string> AsyncCheckpoint::Core::Save(CopyPtr* copy) {
   COXSWAIN_RETURN_IF_ERROR(AgreeOnStep(copy));
-  return SaveTogether(checkpoints_, *connected_, (*copy)->label,
-                      MakeShard(copy->get()), options_.timeout);
+  // Completes the label.
+  const absl::StatusOr<std::string> shard = MakeShard(copy->get());
+  return SaveTogether(checkpoints_, *connected_, (*copy)->label, shard,
+                      options_.timeout);
 }
 
 void AsyncCheckpoint::Core::Report(CopyPtr copy,
@@ -293,7 +301,8 @@ void AsyncCheckpoint::Core::Report(CopyPtr copy,
   if (id.ok()) report.checkpoint_id = *id;
   {
     MutexLock lock(&mutex_);
-    if (!copy->blobs.empty()) spare_ = std::move(copy->blobs);
+    if (!copy->blobs.empty()) spare_.blobs = std::move(copy->blobs);
+    if (!copy->elements.empty()) spare_.elements = std::move(copy->elements);
     if (!absl::IsCancelled(report.status)) last_ = report;
   }
   if (id.ok()) {

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "client/checkpoint/checkpoint_client.h"
+#include "client/checkpoint/piece_part.h"
 #include "client/checkpoint/training_state.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/averager.h"
@@ -99,6 +100,10 @@ class AsyncCheckpoint {
     // It is called on every rank, and fills blobs of names that no other rank
     // has.
     bool ranks_have_blobs = false;
+    // Of a sharded model, on all ranks: fills in the pieces that this one has,
+    // whose elements are copied before Snapshot returns. The checkpoint is one
+    // that PieceCheckpoint loads, see SavePieces. May be null.
+    std::function<absl::Status(std::vector<PieceMemory>*)> fill_pieces;
   };
 
   AsyncCheckpoint(const CheckpointClient& checkpoints, Options options);

@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
+#include "client/checkpoint/range_download.h"
 #include "client/rpc/member_context.h"
 #include "proto/checkpoint.pb.h"
 
@@ -29,11 +30,6 @@ CheckpointDescription FromProto(const v1::CheckpointInfo& info) {
   return checkpoint;
 }
 
-absl::Status Damaged(absl::string_view id, int shard, absl::string_view what) {
-  return absl::DataLossError(absl::StrFormat(
-      "shard %d of checkpoint '%s' arrived damaged: %s", shard, id, what));
-}
-
 // Puts a downloaded shard together and checks it on the way.
 class Assembly {
  public:
@@ -47,16 +43,16 @@ class Assembly {
   }
 
   absl::StatusOr<std::string> Finish() {
-    if (!has_header_) return Damaged(id_, shard_, "there is no header");
+    if (!has_header_) return DamagedShard(id_, shard_, "there is no header");
     if (Size() != header_.bytes()) {
-      return Damaged(
+      return DamagedShard(
           id_, shard_,
           absl::StrFormat("%d of %d bytes came", Size(), header_.bytes()));
     }
     if (crc32c_ != header_.crc32c()) {
-      return Damaged(id_, shard_,
-                     absl::StrFormat("CRC-32C %08x instead of %08x", crc32c_,
-                                     header_.crc32c()));
+      return DamagedShard(id_, shard_,
+                          absl::StrFormat("CRC-32C %08x instead of %08x",
+                                          crc32c_, header_.crc32c()));
     }
     return std::move(bytes_);
   }
@@ -65,7 +61,7 @@ class Assembly {
   int64_t Size() const { return static_cast<int64_t>(bytes_.size()); }
 
   absl::Status TakeHeader(const v1::DownloadHeader& header) {
-    if (has_header_) return Damaged(id_, shard_, "a second header");
+    if (has_header_) return DamagedShard(id_, shard_, "a second header");
     has_header_ = true;
     header_ = header;
     // So that it need not move as it grows; not more than what is plausible.
@@ -75,13 +71,14 @@ class Assembly {
 
   absl::Status TakeChunk(const v1::Chunk& chunk,
                          absl::Span<const absl::string_view> data) {
-    if (!has_header_) return Damaged(id_, shard_, "a chunk before the header");
+    if (!has_header_)
+      return DamagedShard(id_, shard_, "a chunk before the header");
     int64_t count = 0;
     for (const absl::string_view piece : data) {
       count += static_cast<int64_t>(piece.size());
     }
     if (chunk.offset() != Size() || count > header_.bytes() - Size()) {
-      return Damaged(
+      return DamagedShard(
           id_, shard_,
           absl::StrFormat("a chunk of %d bytes at %d where %d of %d bytes are",
                           count, chunk.offset(), Size(), header_.bytes()));
@@ -92,7 +89,7 @@ class Assembly {
       bytes_.append(piece.data(), piece.size());
     }
     if (crc != chunk.crc32c()) {
-      return Damaged(
+      return DamagedShard(
           id_, shard_,
           absl::StrFormat("wrong CRC-32C of the chunk at %d", chunk.offset()));
     }
@@ -264,6 +261,33 @@ absl::StatusOr<std::vector<std::string>> CheckpointClient::LoadAll(
     shards.push_back(std::move(bytes));
   }
   return shards;
+}
+
+absl::StatusOr<std::vector<int64_t>> CheckpointClient::ShardSizes(
+    absl::string_view id) {
+  v1::ShowRequest request;
+  request.set_job(member_->job());
+  request.set_checkpoint_id(std::string(id));
+  const auto shown = member_->stub().ShowCheckpoint(request, member_->Call());
+  if (!shown.ok()) return member_->Outcome(shown.status());
+  std::vector<int64_t> sizes;
+  for (const v1::ShardInfo& shard : shown->shards()) {
+    sizes.push_back(shard.bytes());
+  }
+  return sizes;
+}
+
+absl::Status CheckpointClient::LoadRanges(absl::string_view id, int shard,
+                                          const std::vector<ShardRange>& ranges,
+                                          const TakeBytes& take) {
+  RangeDownload download(id, shard, ranges, take);
+  while (!download.done()) {
+    COXSWAIN_RETURN_IF_ERROR(member_->Outcome(CallWithRetries(
+        member_->policy(), member_->Call(transfer_timeout_),
+        "Checkpoint/Download", member_->stub().address(),
+        [&](absl::Duration left) { return download.Once(*member_, left); })));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointClient::Delete(absl::string_view id) {

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_CHECKPOINT_CHECKPOINT_CLIENT_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,15 +37,22 @@ struct CheckpointRetention {
   int64_t keep_every = 0;  // whose step is a multiple of this; 0: no rule
 };
 
+// Bytes of a shard.
+struct ShardRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
 // Checkpoints of a job, kept by the coordinator: every rank saves its shard,
 // then one of them commits, which makes the whole visible at once. Made by
 // Session; training code uses training_state.h on top.
 //
 // Thread-safe. Calls block: Save and Load at most the transfer timeout per
-// shard, Commit as long (it is answered once retention has removed what it does
-// not keep), the others 30 s. A broken connection is retried within that.
-// Errors: as in proto/checkpoint.proto; DATA_LOSS if bytes do not match their
-// checksums, in an upload or a download; ABORTED once the generation has ended.
+// shard (LoadRanges per some thousand ranges), Commit as long (it is answered
+// once retention has removed what it does not keep), the others 30 s. A broken
+// connection is retried within that. Errors: as in proto/checkpoint.proto;
+// DATA_LOSS if bytes do not match their checksums, in an upload or a download;
+// ABORTED once the generation has ended.
 class CheckpointClient {
  public:
   explicit CheckpointClient(std::shared_ptr<MemberContext> member,
@@ -73,6 +81,19 @@ class CheckpointClient {
   // Returns all shards, in order.
   absl::StatusOr<std::vector<std::string>> LoadAll(
       const CheckpointDescription& checkpoint);
+
+  // Returns how many bytes each shard of a complete checkpoint has.
+  absl::StatusOr<std::vector<int64_t>> ShardSizes(absl::string_view id);
+
+  // Reads ranges of a shard, which ascend and do not overlap, and passes their
+  // bytes to `take` in order, in parts of any size; an error of `take` ends it.
+  // Holds one message at a time. The bytes are as the coordinator's disk has
+  // them: only a whole shard can be compared with its checksum.
+  //   UNIMPLEMENTED  the coordinator is of a version that sends whole shards
+  using TakeBytes = std::function<absl::Status(absl::string_view)>;
+  absl::Status LoadRanges(absl::string_view id, int shard,
+                          const std::vector<ShardRange>& ranges,
+                          const TakeBytes& take);
 
   absl::Status Delete(absl::string_view id);
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "base/status_matchers.h"
@@ -163,6 +164,91 @@ INSTANTIATE_TEST_SUITE_P(
                }},
         Damage{"Nothing", [](Chunks* chunks) { chunks->clear(); }}),
     [](const auto& info) { return info.param.name; });
+
+class RangesTest : public CheckpointClientTest {
+ protected:
+  // Of "0123...", two digits for each ten.
+  absl::Status Load(const std::vector<ShardRange>& ranges) {
+    const CheckpointDescription saved =
+        SaveOne("00112233445566778899aabbccddeeff");
+    got_.clear();
+    return client_->LoadRanges(saved.id, 0, ranges,
+                               [&](absl::string_view more) {
+                                 got_.append(more.data(), more.size());
+                                 return absl::OkStatus();
+                               });
+  }
+
+  std::string got_;
+};
+
+TEST_F(RangesTest, TheirBytesComeInOrder) {
+  ASSERT_OK(Load({{2, 4}, {10, 1}, {12, 20}}));
+  EXPECT_EQ(got_, "1122566778899aabbccddeeff");
+  ASSERT_OK(Load({}));
+  EXPECT_EQ(got_, "");
+}
+
+TEST_F(RangesTest, MoreThanACallTakesComeInSeveral) {
+  const CheckpointDescription saved = SaveOne(std::string(10000, 'x'));
+  std::vector<ShardRange> ranges;
+  for (int64_t i = 0; i < 5000; ++i) ranges.push_back({2 * i, 1});
+  int64_t bytes = 0;
+  int calls = 0;
+  service_.download_error = [&](std::vector<v1::DownloadChunk>*) {
+    ++calls;
+    return absl::OkStatus();
+  };
+  ASSERT_OK(
+      client_->LoadRanges(saved.id, 0, ranges, [&](absl::string_view more) {
+        bytes += static_cast<int64_t>(more.size());
+        return absl::OkStatus();
+      }));
+  EXPECT_EQ(bytes, 5000);
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(RangesTest, ABrokenOneGoesOnBehindWhatHasCome) {
+  int calls = 0;
+  service_.download_error =
+      [&](std::vector<v1::DownloadChunk>* chunks) -> absl::Status {
+    if (++calls > 3) return absl::OkStatus();
+    chunks->resize(2);  // the header and one chunk
+    return absl::UnavailableError("connection reset");
+  };
+  ASSERT_OK(Load({{0, 15}, {20, 12}}));
+  EXPECT_EQ(got_,
+            "001122334455667"
+            "aabbccddeeff");
+  EXPECT_EQ(calls, 4);
+}
+
+TEST_F(RangesTest, ACoordinatorThatSendsWholeShardsIsRefused) {
+  service_.knows_ranges = false;
+  EXPECT_THAT(Load({{2, 4}}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       AllOf(HasSubstr("only whole shards"),
+                             HasSubstr("update the coordinator"))));
+  EXPECT_EQ(got_, "");
+}
+
+TEST_F(RangesTest, DamageOnTheWayIsFound) {
+  service_.spoil_download = [](std::vector<v1::DownloadChunk>* chunks) {
+    chunks->back().mutable_chunk()->set_data("zz");
+  };
+  EXPECT_THAT(Load({{2, 2}}), StatusIs(absl::StatusCode::kDataLoss,
+                                       HasSubstr("wrong CRC-32C")));
+  service_.spoil_download = [](std::vector<v1::DownloadChunk>* chunks) {
+    chunks->back().mutable_chunk()->set_offset(3);
+  };
+  EXPECT_THAT(Load({{2, 2}}), StatusIs(absl::StatusCode::kDataLoss,
+                                       HasSubstr("none of the ranges")));
+  service_.spoil_download = [](std::vector<v1::DownloadChunk>* chunks) {
+    chunks->pop_back();
+  };
+  EXPECT_THAT(Load({{2, 2}}), StatusIs(absl::StatusCode::kDataLoss,
+                                       HasSubstr("ranges are missing")));
+}
 
 }  // namespace
 }  // namespace coxswain::checkpoint_client_test

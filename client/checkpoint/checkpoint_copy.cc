@@ -1,5 +1,6 @@
 #include "client/checkpoint/checkpoint_copy.h"
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,27 @@ class RankOnlyCommunicator : public Communicator {
   }
 };
 
+absl::Status CopyPieces(const AsyncCheckpoint::Source& source,
+                        CheckpointCopy* copy) {
+  std::vector<PieceMemory> pieces;
+  COXSWAIN_RETURN_IF_ERROR(source.fill_pieces(&pieces));
+  size_t bytes = 0;
+  for (const PieceMemory& memory : pieces) {
+    COXSWAIN_RETURN_IF_ERROR(CheckMemory(memory));
+    bytes += static_cast<size_t>(memory.piece.bytes());
+  }
+  copy->elements.resize(bytes);
+  char* to = copy->elements.data();
+  copy->pieces.reserve(pieces.size());
+  for (const PieceMemory& memory : pieces) {
+    const auto size = static_cast<size_t>(memory.piece.bytes());
+    if (size > 0) std::memcpy(to, memory.data, size);
+    copy->pieces.push_back({memory.piece, to});
+    to += size;
+  }
+  return absl::OkStatus();
+}
+
 // The pause.
 absl::Status CopyFrom(const AsyncCheckpoint::Source& source,
                       const AsyncCheckpoint::Options& options,
@@ -45,6 +67,8 @@ absl::Status CopyFrom(const AsyncCheckpoint::Source& source,
     COXSWAIN_ASSIGN_OR_RETURN(copy->averager,
                               source.averager->SaveState(nobody));
   }
+  copy->sharded = source.fill_pieces != nullptr;
+  if (copy->sharded) COXSWAIN_RETURN_IF_ERROR(CopyPieces(source, copy));
   if (source.fill_blobs == nullptr) return absl::OkStatus();
   if (options.rank != 0 && !source.ranks_have_blobs) return absl::OkStatus();
   return source.fill_blobs(&copy->blobs);
@@ -67,15 +91,15 @@ CheckpointLabel LabelOf(const AsyncCheckpoint::Source& source,
 }  // namespace
 
 CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
-                 const AsyncCheckpoint::Options& options,
-                 AsyncCheckpoint::Blobs blobs) {
+                 const AsyncCheckpoint::Options& options, CopyMemory memory) {
   auto copy = std::make_unique<CheckpointCopy>();
   copy->begun = options.clock->Now();
   copy->label = LabelOf(source, options);
   copy->reason = source.reason;
   copy->make_hook = source.make_hook;
   copy->parameters = source.parameters;
-  copy->blobs = std::move(blobs);
+  copy->blobs = std::move(memory.blobs);
+  copy->elements = std::move(memory.elements);
   copy->status = CopyFrom(source, options, copy.get());
   copy->pause = options.clock->Now() - copy->begun;
   return copy;

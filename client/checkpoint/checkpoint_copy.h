@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/checkpoint/async_checkpoint.h"
+#include "client/checkpoint/piece_part.h"
 #include "client/checkpoint/save_together.h"
 #include "client/checkpoint/training_state.h"
 #include "client/comm/communicator.h"
@@ -31,14 +32,22 @@ struct CheckpointCopy {
   HookMaker make_hook;
   std::vector<ParameterSpec> parameters;
   AsyncCheckpoint::Blobs blobs;
+  bool sharded = false;
+  std::vector<PieceMemory> pieces;  // in `elements`
+  std::string elements;
 };
 using CopyPtr = std::unique_ptr<CheckpointCopy>;
 
-// Copies the state of `source` while training pauses; `blobs` have memory that
-// is used again.
+// Memory of a copy that has been saved.
+struct CopyMemory {
+  AsyncCheckpoint::Blobs blobs;
+  std::string elements;
+};
+
+// Copies the state of `source` while training pauses, into memory that is used
+// again.
 CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
-                 const AsyncCheckpoint::Options& options,
-                 AsyncCheckpoint::Blobs blobs);
+                 const AsyncCheckpoint::Options& options, CopyMemory memory);
 
 // Which steps the ranks have copied.
 struct Offer {

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_CHECKPOINT_FAKE_CHECKPOINT_SERVICE_H_
 #define COXSWAIN_CLIENT_CHECKPOINT_FAKE_CHECKPOINT_SERVICE_H_
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -79,13 +80,20 @@ class FakeCheckpointService {
         });
     stub->on_upload = [this]() { return std::make_unique<FakeUpload>(this); };
     stub->on_download = [this](const v1::DownloadRequest& request) {
-      return std::make_unique<FakeDownload>(Chunks(request));
+      absl::Status end;
+      auto chunks = Chunks(request);
+      if (download_error != nullptr) end = download_error(&chunks);
+      return std::make_unique<FakeDownload>(std::move(chunks), end);
     };
   }
 
   // Spoil what is downloaded, and what is uploaded and committed.
   std::function<void(std::vector<v1::DownloadChunk>*)> spoil_download;
   std::function<absl::Status(int shard)> upload_error;
+  // Cuts a download short, and returns its end.
+  std::function<absl::Status(std::vector<v1::DownloadChunk>*)> download_error;
+  // An old one sends whole shards always.
+  bool knows_ranges = true;
   absl::Status commit_error;
   // So many times it is started again before a commit, and lacks shard 0.
   int restarts = 0;
@@ -133,17 +141,18 @@ class FakeCheckpointService {
 
   class FakeDownload : public DownloadStream {
    public:
-    explicit FakeDownload(std::vector<v1::DownloadChunk> chunks)
-        : chunks_(std::move(chunks)) {}
+    FakeDownload(std::vector<v1::DownloadChunk> chunks, absl::Status end)
+        : chunks_(std::move(chunks)), end_(std::move(end)) {}
     bool Read(v1::DownloadChunk* chunk) override {
       if (next_ == chunks_.size()) return false;
       *chunk = chunks_[next_++];
       return true;
     }
-    absl::Status Finish() override { return absl::OkStatus(); }
+    absl::Status Finish() override { return end_; }
 
    private:
     const std::vector<v1::DownloadChunk> chunks_;
+    const absl::Status end_;
     size_t next_ = 0;
   };
 
@@ -154,11 +163,23 @@ class FakeCheckpointService {
     std::vector<v1::DownloadChunk> chunks(1);
     chunks[0].mutable_header()->set_bytes(static_cast<int64_t>(bytes.size()));
     chunks[0].mutable_header()->set_crc32c(Crc32c(bytes));
-    for (size_t offset = 0; offset < bytes.size(); offset += kChunkBytes) {
-      v1::Chunk* chunk = chunks.emplace_back().mutable_chunk();
-      chunk->set_offset(static_cast<int64_t>(offset));
-      chunk->set_data(bytes.substr(offset, kChunkBytes));
-      chunk->set_crc32c(Crc32c(chunk->data()));
+    const auto add = [&](size_t begin, size_t end) {
+      for (size_t offset = begin; offset < end; offset += kChunkBytes) {
+        v1::Chunk* chunk = chunks.emplace_back().mutable_chunk();
+        chunk->set_offset(static_cast<int64_t>(offset));
+        chunk->set_data(
+            bytes.substr(offset, std::min<size_t>(kChunkBytes, end - offset)));
+        chunk->set_crc32c(Crc32c(chunk->data()));
+      }
+    };
+    if (knows_ranges && request.ranges_size() > 0) {
+      chunks[0].mutable_header()->set_ranges(true);
+      for (const v1::ByteRange& range : request.ranges()) {
+        add(static_cast<size_t>(range.offset()),
+            static_cast<size_t>(range.offset() + range.bytes()));
+      }
+    } else {
+      add(0, bytes.size());
     }
     if (spoil_download != nullptr) spoil_download(&chunks);
     return chunks;

@@ -1,5 +1,6 @@
 #include "client/checkpoint/save_together.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -49,6 +50,18 @@ absl::StatusOr<int64_t> AgreeOnCommit(Communicator& communicator,
 }
 
 }  // namespace
+
+absl::StatusOr<CheckpointDescription> FindCheckpoint(
+    CheckpointClient& checkpoints, absl::string_view id) {
+  COXSWAIN_ASSIGN_OR_RETURN(auto list, checkpoints.List());
+  for (CheckpointDescription& checkpoint : list) {
+    if (id.empty() || checkpoint.id == id) return std::move(checkpoint);
+  }
+  return absl::NotFoundError(
+      id.empty()
+          ? "this job has no complete checkpoint"
+          : absl::StrCat("this job has no complete checkpoint '", id, "'"));
+}
 
 absl::Status CheckSavable(const Hook& hook, const Averager* averager) {
   if (hook.needs_averager() && averager == nullptr) {

@@ -29,6 +29,11 @@ struct CheckpointLabel {
   CheckpointRetention retention;                // rank 0's counts
 };
 
+// Returns the complete checkpoint of this id, or the newest one if it is empty;
+// NOT_FOUND if there is none.
+absl::StatusOr<CheckpointDescription> FindCheckpoint(
+    CheckpointClient& checkpoints, absl::string_view id);
+
 // Returns OK if the states of these can be saved. Fails with INVALID_ARGUMENT
 // if the hook needs an averager and there is none, and with FAILED_PRECONDITION
 // if the ranks' parameters differ.

@@ -1,12 +1,12 @@
 #include "client/checkpoint/training_state.h"
 
-#include <algorithm>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/checkpoint/piece_part.h"
 #include "client/checkpoint/save_together.h"
 #include "client/comm/in_process/in_process_world.h"
 
@@ -88,6 +88,30 @@ absl::Status NotAShard(absl::string_view what) {
       absl::StrCat("these bytes are not a shard of a training state: ", what));
 }
 
+// Returns the bytes of a training shard; of a sharded model's it is what comes
+// with the pieces.
+absl::StatusOr<std::string> LoadTrainingShard(
+    CheckpointClient& checkpoints, const CheckpointDescription& checkpoint,
+    int number) {
+  if (checkpoint.metadata.count(kPiecesLabel) == 0) {
+    return checkpoints.LoadShard(checkpoint.id, number);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes,
+                            checkpoints.ShardSizes(checkpoint.id));
+  if (number >= static_cast<int>(sizes.size())) {
+    return absl::DataLossError(
+        absl::StrCat("checkpoint ", checkpoint.id, " has no shard ", number));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      PiecePart part, PiecePart::Open(&checkpoints, checkpoint.id, number,
+                                      sizes[static_cast<size_t>(number)]));
+  COXSWAIN_ASSIGN_OR_RETURN(std::string state, part.ReadState());
+  if (!state.empty()) return state;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint ", checkpoint.id,
+      " has pieces of a model and no training state; load the pieces"));
+}
+
 constexpr absl::Duration kLocalTimeout = absl::Minutes(5);
 
 // One of the ranks that saved, once more.
@@ -166,34 +190,25 @@ absl::Status SaveTrainingState(
 absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
                                                 absl::string_view id,
                                                 const TrainingRank& reader) {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto list, checkpoints.List());
-  const auto found = std::find_if(
-      list.begin(), list.end(), [id](const CheckpointDescription& checkpoint) {
-        return id.empty() || checkpoint.id == id;
-      });
-  if (found == list.end()) {
-    return absl::NotFoundError(
-        id.empty()
-            ? "this job has no complete checkpoint"
-            : absl::StrCat("this job has no complete checkpoint '", id, "'"));
-  }
+  COXSWAIN_ASSIGN_OR_RETURN(const CheckpointDescription found,
+                            FindCheckpoint(checkpoints, id));
   TrainingState state;
-  state.checkpoint_id = found->id;
-  state.step = found->step;
-  state.metadata = found->metadata;
-  const bool own = IsOwnErrors(found->metadata);
+  state.checkpoint_id = found.id;
+  state.step = found.step;
+  state.metadata = found.metadata;
+  const bool own = IsOwnErrors(found.metadata);
   std::vector<HookState> hooks;
   std::vector<HookState> averagers;
-  for (int number = 0; number < found->shards; ++number) {
+  for (int number = 0; number < found.shards; ++number) {
     // Of the others' own errors nothing is needed, but of all together.
-    const bool needed = !own || found->shards != reader.world_size ||
+    const bool needed = !own || found.shards != reader.world_size ||
                         number == 0 || number == reader.rank;
     if (!needed) {
       hooks.emplace_back();
       continue;
     }
     COXSWAIN_ASSIGN_OR_RETURN(const std::string bytes,
-                              checkpoints.LoadShard(found->id, number));
+                              LoadTrainingShard(checkpoints, found, number));
     COXSWAIN_ASSIGN_OR_RETURN(TrainingShard shard, ParseTrainingShard(bytes));
     hooks.push_back(std::move(shard.hook));
     if (!shard.averager.spec.empty()) {
@@ -211,7 +226,7 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
   }
   COXSWAIN_ASSIGN_OR_RETURN(state.hook, MergeHookStates(std::move(hooks)));
   if (averagers.empty()) return state;
-  if (averagers.size() < static_cast<size_t>(found->shards)) {
+  if (averagers.size() < static_cast<size_t>(found.shards)) {
     return NotAShard("some have an averager's state, and some have not");
   }
   COXSWAIN_ASSIGN_OR_RETURN(state.averager,

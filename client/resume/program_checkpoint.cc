@@ -53,6 +53,21 @@ absl::StatusOr<absl::string_view> BlobOf(const TrainingState& state,
                    "': it was not saved by a program that trains"));
 }
 
+// Fails unless both are sharded, or neither is.
+absl::Status CheckSharded(const TrainingState& state,
+                          const ProgramCheckpoint::Program& program) {
+  const bool sharded = state.metadata.count(kPiecesLabel) > 0;
+  if (sharded == (program.load_pieces != nullptr)) {
+    return sharded ? absl::OkStatus() : BlobOf(state, kOptimizerBlob).status();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint '", state.checkpoint_id, "' is of a model whose state ",
+      sharded ? "is sharded, and this program's is not; resume with a sharded "
+                "optimizer"
+              : "is not sharded, and this program's is; resume without a "
+                "sharded optimizer"));
+}
+
 }  // namespace
 
 ProgramCheckpoint::ProgramCheckpoint(Session& session, Program program,
@@ -70,8 +85,10 @@ absl::Status ProgramCheckpoint::Fill(const Blobs& own,
     it = stays ? std::next(it) : blobs->erase(it);
   }
   COXSWAIN_RETURN_IF_ERROR(program_.save_model(&(*blobs)[kModelBlob]));
-  COXSWAIN_ASSIGN_OR_RETURN((*blobs)[kOptimizerBlob],
-                            program_.save_optimizer());
+  if (program_.fill_pieces == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN((*blobs)[kOptimizerBlob],
+                              program_.save_optimizer());
+  }
   for (const auto& [name, bytes] : own) (*blobs)[name] = bytes;
   return absl::OkStatus();
 }
@@ -105,6 +122,7 @@ absl::StatusOr<bool> ProgramCheckpoint::Save(const Training& training,
     return make(plan);
   };
   source.parameters = training.parameters;
+  source.fill_pieces = program_.fill_pieces;
   source.fill_blobs = [&](AsyncCheckpoint::Blobs* into) {
     return Fill(blobs, into);
   };
@@ -157,15 +175,26 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
   return resumed;
 }
 
+absl::Status ProgramCheckpoint::LoadOptimizer(const TrainingState& state) {
+  if (program_.load_pieces == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(const absl::string_view optimizer,
+                              BlobOf(state, kOptimizerBlob));
+    return program_.load_optimizer(optimizer);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      PieceCheckpoint pieces,
+      PieceCheckpoint::Open(session_.checkpoints(), state.checkpoint_id));
+  return program_.load_pieces(pieces);
+}
+
 absl::Status ProgramCheckpoint::Apply(const TrainingState& state,
                                       const Training& training) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto position, PositionOf(state));
   COXSWAIN_ASSIGN_OR_RETURN(const absl::string_view model,
                             BlobOf(state, kModelBlob));
-  COXSWAIN_ASSIGN_OR_RETURN(const absl::string_view optimizer,
-                            BlobOf(state, kOptimizerBlob));
+  COXSWAIN_RETURN_IF_ERROR(CheckSharded(state, program_));
   COXSWAIN_RETURN_IF_ERROR(program_.load_model(model));
-  COXSWAIN_RETURN_IF_ERROR(program_.load_optimizer(optimizer));
+  COXSWAIN_RETURN_IF_ERROR(LoadOptimizer(state));
   const TrainingRank me{session_.rank(), session_.world_size()};
   const auto make = [&] {
     return options_.make_hook(training.accumulator->plan());

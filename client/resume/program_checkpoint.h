@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "client/accumulate/accumulator.h"
 #include "client/checkpoint/async_checkpoint.h"
+#include "client/checkpoint/piece_checkpoint.h"
 #include "client/checkpoint/training_state.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/bucket.h"
@@ -54,6 +55,12 @@ class ProgramCheckpoint {
     std::function<absl::Status(absl::string_view bytes)> load_model;
     std::function<absl::StatusOr<std::string>()> save_optimizer;
     std::function<absl::Status(absl::string_view bytes)> load_optimizer;
+    // Of a sharded model: what this rank keeps of it, and how it is loaded. It
+    // takes the place of save_optimizer and load_optimizer; save_model has what
+    // all ranks have alike, such as buffers, and no pieces. Both are null, or
+    // neither is.
+    std::function<absl::Status(std::vector<PieceMemory>*)> fill_pieces;
+    std::function<absl::Status(PieceCheckpoint& from)> load_pieces;
   };
 
   // The training state between two steps.
@@ -107,6 +114,7 @@ class ProgramCheckpoint {
 
  private:
   absl::Status Apply(const TrainingState& state, const Training& training);
+  absl::Status LoadOptimizer(const TrainingState& state);
   absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
 
   Session& session_;

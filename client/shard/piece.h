@@ -58,6 +58,13 @@ struct TensorPiece {
   }
 };
 
+// A piece, and where its elements are: piece.bytes() bytes of host memory,
+// row-major.
+struct PieceMemory {
+  TensorPiece piece;
+  char* data = nullptr;
+};
+
 // Returns a piece in words, for messages: "exp_avg of a.weight, elements
 // [0, 6) of the box [0:2, 0:3]".
 std::string Describe(const TensorPiece& piece);

@@ -40,6 +40,11 @@ ModuleCheckpoint::ModuleCheckpoint(Session& session,
                                    const Options& options)
     : program_(session, ProgramOf(module, optimizer), options) {}
 
+ModuleCheckpoint::ModuleCheckpoint(Session& session,
+                                   ProgramCheckpoint::Program program,
+                                   const Options& options)
+    : program_(session, std::move(program), options) {}
+
 absl::StatusOr<bool> ModuleCheckpoint::SaveIfAsked(DistributedDataParallel& ddp,
                                                    const Blobs& blobs) {
   if (ddp.checkpointing().empty()) return false;

@@ -62,6 +62,10 @@ class ModuleCheckpoint {
                    std::shared_ptr<::torch::nn::Module> module,
                    ::torch::optim::Optimizer* optimizer,
                    const Options& options);
+  // Of a module whose optimizer is sharded: ProgramOf in
+  // client/torch/shard/sharded_checkpoint.h.
+  ModuleCheckpoint(Session& session, ProgramCheckpoint::Program program,
+                   const Options& options);
 
   // After each step, once its optimizer step is taken, on all ranks alike:
   // copies the state if the decision on that step asks for it; returns whether

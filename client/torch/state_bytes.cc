@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -86,11 +87,17 @@ uint32_t DigestState(const ::torch::optim::OptimizerParamState& state,
   return seed;
 }
 
-}  // namespace
+// Those that need no gradient.
+std::vector<NamedTensor> UntrainedOf(const ::torch::nn::Module& module) {
+  std::vector<NamedTensor> tensors;
+  for (NamedTensor& named : TensorsOf(module)) {
+    if (!named.tensor.requires_grad()) tensors.push_back(std::move(named));
+  }
+  return tensors;
+}
 
-absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes) {
+absl::Status Save(const std::vector<NamedTensor>& tensors, std::string* bytes) {
   return Guarded("copying the model", [&] {
-    const std::vector<NamedTensor> tensors = TensorsOf(module);
     SaveTensors(
         FormsOf(tensors),
         [&](size_t i, char* to) {
@@ -103,8 +110,8 @@ absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes) {
   });
 }
 
-absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module) {
-  const std::vector<NamedTensor> tensors = TensorsOf(*module);
+absl::Status Load(absl::string_view bytes,
+                  const std::vector<NamedTensor>& tensors) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto saved,
                             LoadTensors(bytes, FormsOf(tensors)));
   return Guarded("loading the model", [&] {
@@ -119,6 +126,26 @@ absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module) {
       tensor.copy_(loaded);
     }
   });
+}
+
+}  // namespace
+
+absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes) {
+  return Save(TensorsOf(module), bytes);
+}
+
+absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module) {
+  return Load(bytes, TensorsOf(*module));
+}
+
+absl::Status SaveUntrained(const ::torch::nn::Module& module,
+                           std::string* bytes) {
+  return Save(UntrainedOf(module), bytes);
+}
+
+absl::Status LoadUntrained(absl::string_view bytes,
+                           ::torch::nn::Module* module) {
+  return Load(bytes, UntrainedOf(*module));
 }
 
 absl::StatusOr<std::string> SaveOptimizer(

@@ -25,6 +25,12 @@ absl::Status SaveModule(const ::torch::nn::Module& module, std::string* bytes);
 // was.
 absl::Status LoadModule(absl::string_view bytes, ::torch::nn::Module* module);
 
+// Of these, what is not trained: buffers, and parameters that need no gradient.
+absl::Status SaveUntrained(const ::torch::nn::Module& module,
+                           std::string* bytes);
+absl::Status LoadUntrained(absl::string_view bytes,
+                           ::torch::nn::Module* module);
+
 // Returns an optimizer's state (momenta and the like) and its groups' learning
 // rates, as bytes: for a peer that has the same optimizer of the same model.
 // libtorch's format, so of one version of it. Fails with INTERNAL if libtorch

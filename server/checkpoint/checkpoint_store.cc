@@ -521,7 +521,13 @@ absl::Status CheckpointStore::CheckManifest(absl::string_view job,
 
 absl::StatusOr<std::pair<std::string, ShardRecord>>
 CheckpointStore::AdmitDownload(absl::string_view job, absl::string_view id,
-                               int shard) {
+                               int shard,
+                               const std::vector<ByteRange>& ranges) {
+  if (ranges.size() > limits_.max_ranges) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        ranges.size(), " ranges in one download pass the limit max_ranges of ",
+        limits_.max_ranges));
+  }
   MutexLock lock(&mutex_);
   const CheckpointRecord* record = catalogue_.Find(job, id);
   if (record == nullptr) {
@@ -534,6 +540,7 @@ CheckpointStore::AdmitDownload(absl::string_view job, absl::string_view id,
         absl::StrCat("checkpoint ", id, " has shards 0 to ",
                      record->shard_count - 1, ", not ", shard));
   }
+  COXSWAIN_RETURN_IF_ERROR(CheckRanges(ranges, it->second.bytes));
   if (open_downloads_ >= limits_.max_open_downloads) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the limit max_open_downloads of ",
@@ -552,8 +559,10 @@ void CheckpointStore::DownloadEnded(const std::string& id) {
 }
 
 absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
-    absl::string_view job, absl::string_view id, int shard) {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto admitted, AdmitDownload(job, id, shard));
+    absl::string_view job, absl::string_view id, int shard,
+    std::vector<ByteRange> ranges) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto admitted,
+                            AdmitDownload(job, id, shard, ranges));
   const auto& [path, wanted] = admitted;
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = file_system_->Open(path);
   absl::StatusOr<int64_t> size = int64_t{0};
@@ -564,7 +573,7 @@ absl::StatusOr<std::unique_ptr<ShardDownload>> CheckpointStore::StartDownload(
   }
   if (size.ok() && *size == wanted.bytes) {
     return std::make_unique<ShardDownload>(
-        *std::move(file), wanted, limits_.max_chunk_bytes,
+        *std::move(file), wanted, std::move(ranges), limits_.max_chunk_bytes,
         [this, id = std::string(id)] { DownloadEnded(id); });
   }
   DownloadEnded(std::string(id));

@@ -155,11 +155,13 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
   // NOT_FOUND, or with DATA_LOSS if it is damaged.
   absl::Status CheckManifest(absl::string_view job, absl::string_view id) const;
 
-  // Starts reading one shard of a complete checkpoint. Fails with NOT_FOUND if
-  // there is none, DATA_LOSS if the file has not the size that was committed,
-  // or RESOURCE_EXHAUSTED. The store must outlive it.
+  // Starts reading one shard of a complete checkpoint, or ranges of it. Fails
+  // with NOT_FOUND if there is none, DATA_LOSS if the file has not the size
+  // that was committed, INVALID_ARGUMENT as CheckRanges, or RESOURCE_EXHAUSTED.
+  // The store must outlive it.
   absl::StatusOr<std::unique_ptr<ShardDownload>> StartDownload(
-      absl::string_view job, absl::string_view id, int shard);
+      absl::string_view job, absl::string_view id, int shard,
+      std::vector<ByteRange> ranges = {});
 
   // Removes a checkpoint, complete or open. Fails with NOT_FOUND if there is
   // none.
@@ -239,7 +241,8 @@ class CheckpointStore : public GenerationObserver, private ShardOwner {
                  absl::string_view reason, absl::string_view by);
   // Counts a download, or returns why it cannot begin.
   absl::StatusOr<std::pair<std::string, ShardRecord>> AdmitDownload(
-      absl::string_view job, absl::string_view id, int shard);
+      absl::string_view job, absl::string_view id, int shard,
+      const std::vector<ByteRange>& ranges);
   void DownloadEnded(const std::string& id);
   // Of a checkpoint that is not complete.
   void RemoveFolders(const CheckpointRecord& record);

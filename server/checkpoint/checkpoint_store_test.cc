@@ -584,6 +584,45 @@ TEST_F(CheckpointStoreTest, SavesThatFailedDoNotUseUpTheJobsPlaces) {
                        HasSubstr("max_open_checkpoints_per_job")));
 }
 
+TEST_F(CheckpointStoreTest, RangesOfAShardAreReadAlone) {
+  const std::string data = "0123456789abcdefghijklmnopqrstuvwxyz";
+  const std::string id = store_->Begin(FenceOf(), 1, 1, {}).value();
+  ASSERT_OK(Upload(id, 0, data));
+  ASSERT_OK(store_->Commit(FenceOf(), id).status());
+  const auto read = [&](std::vector<ByteRange> ranges) {
+    std::string text;
+    auto download = store_->StartDownload("job", id, 0, std::move(ranges));
+    if (!download.ok()) return download.status().ToString();
+    EXPECT_EQ((*download)->bytes(), static_cast<int64_t>(data.size()));
+    while (true) {
+      const auto chunk = (*download)->Next();
+      if (!chunk.ok()) return chunk.status().ToString();
+      if (!chunk->has_value()) return text;
+      EXPECT_LE((*chunk)->data.size(), limits_.max_chunk_bytes);
+      EXPECT_EQ((*chunk)->crc32c, Crc32c((*chunk)->data));
+      EXPECT_EQ((*chunk)->data,
+                data.substr(static_cast<size_t>((*chunk)->offset),
+                            (*chunk)->data.size()));
+      text.append((*chunk)->data.data(), (*chunk)->data.size());
+    }
+  };
+  EXPECT_EQ(read({{2, 3}, {5, 1}, {10, 20}}), "2345abcdefghijklmnopqrst");
+  EXPECT_EQ(read({{35, 1}}), "z");
+  for (const std::vector<ByteRange>& wrong :
+       std::vector<std::vector<ByteRange>>{{{0, 0}},
+                                           {{-1, 2}},
+                                           {{0, -1}},
+                                           {{30, 7}},
+                                           {{0, 4}, {3, 2}},
+                                           {{5, 1}, {2, 1}},
+                                           {{1, INT64_MAX}},
+                                           {{INT64_MAX, 1}}}) {
+    EXPECT_THAT(read(wrong), HasSubstr("INVALID_ARGUMENT: the range of"));
+  }
+  std::vector<ByteRange> many(limits_.max_ranges + 1, ByteRange{0, 1});
+  EXPECT_THAT(read(many), HasSubstr("the limit max_ranges of 4096"));
+}
+
 TEST_F(CheckpointStoreTest, DownloadsAtOnceAreLimited) {
   limits_.max_open_downloads = 1;
   Reopen();

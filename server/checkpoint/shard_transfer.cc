@@ -131,32 +131,52 @@ absl::Status ShardUpload::Finish() {
   return absl::OkStatus();
 }
 
+absl::Status CheckRanges(const std::vector<ByteRange>& ranges, int64_t bytes) {
+  int64_t end = 0;
+  for (const ByteRange& range : ranges) {
+    if (range.offset >= end && range.bytes > 0 &&
+        range.bytes <= bytes - range.offset) {
+      end = range.offset + range.bytes;
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the range of ", range.bytes, " bytes from byte ", range.offset,
+        " on is empty, not in the shard's ", bytes,
+        " bytes, or begins before byte ", end, ", where the one before ends"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::optional<ShardChunk>> ShardDownload::Next() {
-  const int64_t left = shard_.bytes - offset_;
-  if (left == 0) {
-    if (crc32c_ == shard_.crc32c) return std::nullopt;
+  while (range_ < ranges_.size() && taken_ == ranges_[range_].bytes) {
+    ++range_;
+    taken_ = 0;
+  }
+  if (range_ == ranges_.size()) {
+    if (!whole_ || crc32c_ == shard_.crc32c) return std::nullopt;
     return absl::DataLossError(absl::StrCat(
         "shard ", shard_.shard, " (file ", shard_.file,
         ") is damaged on the coordinator's disk: its checksum differs; use an "
         "older checkpoint"));
   }
   ShardChunk chunk;
-  chunk.offset = offset_;
-  const size_t count = std::min<int64_t>(left, chunk_bytes_);
+  chunk.offset = ranges_[range_].offset + taken_;
+  const size_t count =
+      std::min<int64_t>(ranges_[range_].bytes - taken_, chunk_bytes_);
   const std::shared_ptr<char[]> memory(new char[count]);
   COXSWAIN_ASSIGN_OR_RETURN(const size_t got,
-                            file_->ReadInto(offset_, count, memory.get()));
+                            file_->ReadInto(chunk.offset, count, memory.get()));
   if (got != count) {
-    return absl::DataLossError(
-        absl::StrCat("shard ", shard_.shard, " (file ", shard_.file,
-                     ") ends at byte ", offset_ + static_cast<int64_t>(got),
-                     " of ", shard_.bytes, "; use an older checkpoint"));
+    return absl::DataLossError(absl::StrCat(
+        "shard ", shard_.shard, " (file ", shard_.file, ") ends at byte ",
+        chunk.offset + static_cast<int64_t>(got), " of ", shard_.bytes,
+        "; use an older checkpoint"));
   }
   chunk.data = absl::string_view(memory.get(), count);
   chunk.owner = memory;
   chunk.crc32c = Crc32c(chunk.data);
   crc32c_ = Crc32cConcat(crc32c_, chunk.crc32c, count);
-  offset_ += static_cast<int64_t>(count);
+  taken_ += static_cast<int64_t>(count);
   return chunk;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -97,17 +98,33 @@ struct ShardChunk {
   std::shared_ptr<const void> owner;
 };
 
-// Reads one shard of a complete checkpoint from its start. One thread at a
-// time. It stays readable while the checkpoint is deleted. `ended` is called
-// when it is destroyed.
+// Bytes of a shard.
+struct ByteRange {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+
+// Fails with INVALID_ARGUMENT unless the ranges ascend, do not overlap, and are
+// in a shard of that many bytes; none may be empty.
+absl::Status CheckRanges(const std::vector<ByteRange>& ranges, int64_t bytes);
+
+// Reads one shard of a complete checkpoint from its start, or ranges of it,
+// which CheckRanges has passed. One thread at a time. It stays readable while
+// the checkpoint is deleted. `ended` is called when it is destroyed.
 class ShardDownload {
  public:
+  // Without ranges: all of it.
   ShardDownload(std::unique_ptr<ReadableFile> file, ShardRecord shard,
-                size_t chunk_bytes, std::function<void()> ended)
+                std::vector<ByteRange> ranges, size_t chunk_bytes,
+                std::function<void()> ended)
       : file_(std::move(file)),
         shard_(std::move(shard)),
+        whole_(ranges.empty()),
+        ranges_(std::move(ranges)),
         chunk_bytes_(chunk_bytes),
-        ended_(std::move(ended)) {}
+        ended_(std::move(ended)) {
+    if (whole_) ranges_.push_back({0, shard_.bytes});
+  }
   ~ShardDownload() { ended_(); }
   ShardDownload(const ShardDownload&) = delete;
   ShardDownload& operator=(const ShardDownload&) = delete;
@@ -117,15 +134,19 @@ class ShardDownload {
 
   // Returns the next chunk, or nothing after the last one. Fails with
   // DATA_LOSS, in place of the end, if what was read is not what was committed:
-  // a receiver must not use the chunks before it has received the end.
+  // a receiver must not use the chunks before it has received the end. Ranges
+  // are not compared: what is in the shard has to say whether they are intact.
   absl::StatusOr<std::optional<ShardChunk>> Next();
 
  private:
   const std::unique_ptr<ReadableFile> file_;
   const ShardRecord shard_;
+  const bool whole_;
+  std::vector<ByteRange> ranges_;
   const size_t chunk_bytes_;
   const std::function<void()> ended_;
-  int64_t offset_ = 0;
+  size_t range_ = 0;   // that it is at
+  int64_t taken_ = 0;  // of that one
   uint32_t crc32c_ = 0;
 };
 

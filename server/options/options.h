@@ -116,6 +116,7 @@ struct CheckpointLimits {
   size_t max_metadata_bytes = 64 << 10;  // keys and values together
   size_t max_open_uploads = 512;         // each holds a file descriptor
   size_t max_open_downloads = 512;       // and so does each of these
+  size_t max_ranges = 4096;              // of a shard, in one download
   size_t max_open_checkpoints = 64;
   // So that one job cannot take the places of all others.
   size_t max_open_checkpoints_per_job = 4;

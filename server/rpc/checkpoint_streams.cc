@@ -124,8 +124,13 @@ class DownloadCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   // Opens the shard and sends its description.
   void Begin(CheckpointStore* store, v1::DownloadRequest request) {
     disk_->Run([this, store, request = std::move(request)] {
+      std::vector<ByteRange> ranges;
+      for (const v1::ByteRange& range : request.ranges()) {
+        ranges.push_back({range.offset(), range.bytes()});
+      }
+      ranges_ = !ranges.empty();
       Open(store->StartDownload(request.job(), request.checkpoint_id(),
-                                request.shard()));
+                                request.shard(), std::move(ranges)));
     });
   }
 
@@ -153,6 +158,7 @@ class DownloadCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     v1::DownloadChunk message;
     message.mutable_header()->set_bytes(download_->bytes());
     message.mutable_header()->set_crc32c(download_->crc32c());
+    message.mutable_header()->set_ranges(ranges_);
     buffer_ = bulk::Encode(message);
     ReadAhead();
     StartWrite(&buffer_);
@@ -199,6 +205,7 @@ class DownloadCall : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   DiskThreads* const disk_;
   std::optional<CallDeadline> deadline_;
+  bool ranges_ = false;
   std::unique_ptr<ShardDownload> download_;
   grpc::ByteBuffer buffer_;
   Mutex mutex_;

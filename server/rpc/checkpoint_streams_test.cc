@@ -145,7 +145,10 @@ class CheckpointStreamsTest : public testing::Test {
     v1::DownloadChunk message;
     std::string bytes;
     while (reader->Read(&message)) {
-      if (message.has_header()) continue;
+      if (message.has_header()) {
+        EXPECT_FALSE(message.header().ranges());
+        continue;
+      }
       EXPECT_EQ(message.chunk().offset(), static_cast<int64_t>(bytes.size()));
       EXPECT_EQ(message.chunk().crc32c(), Crc32c(message.chunk().data()));
       bytes += message.chunk().data();
@@ -218,6 +221,39 @@ TEST_F(CheckpointStreamsTest, APlainPeerGetsBackWhatItSent) {
   const auto back = Download();
   ASSERT_THAT(back, IsOk());
   EXPECT_EQ(*back, data_);
+}
+
+TEST_F(CheckpointStreamsTest, RangesComeAloneAndTheHeaderSaysSo) {
+  ASSERT_THAT(Upload(Honest()), IsOk());
+  ASSERT_THAT(Commit(), IsOk());
+  v1::DownloadRequest request;
+  request.set_job("job");
+  request.set_checkpoint_id(id_);
+  const auto add = [&request](int64_t offset, int64_t bytes) {
+    v1::ByteRange* const range = request.add_ranges();
+    range->set_offset(offset);
+    range->set_bytes(bytes);
+  };
+  add(1, 2);
+  add(5, 4);
+  {
+    Context context;
+    const auto reader = stub_->Download(&context, request);
+    v1::DownloadChunk message;
+    ASSERT_TRUE(reader->Read(&message));
+    EXPECT_TRUE(message.header().ranges());
+    EXPECT_EQ(message.header().bytes(), static_cast<int64_t>(data_.size()));
+    std::string bytes;
+    while (reader->Read(&message)) bytes += message.chunk().data();
+    EXPECT_THAT(FromGrpcStatus(reader->Finish()), IsOk());
+    EXPECT_EQ(bytes, data_.substr(1, 2) + data_.substr(5, 4));
+  }
+  add(2, 1);
+  Context context;
+  const auto reader = stub_->Download(&context, request);
+  EXPECT_THAT(FromGrpcStatus(reader->Finish()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("begins before byte 9")));
 }
 
 TEST_F(CheckpointStreamsTest, AnEmptyShardIsOne) {

@@ -24,6 +24,8 @@
 #include "base/status_matchers.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "client/torch/shard/sharded_checkpoint.h"
+#include "client/torch/shard/sharded_optimizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
@@ -50,6 +52,7 @@ struct JobRun {
   bool same_data = true;  // on all ranks
   int64_t width = 24;
   int accumulation = 1;
+  int zero = 0;
   // Called on each rank after each step.
   std::function<void(Session&, int64_t step)> after_step;
 };
@@ -116,6 +119,7 @@ class ModuleCheckpointTest : public ::testing::Test {
     DistributedDataParallelOptions options;
     options.terms.checkpoint_every = run.every;
     options.accumulation_steps = run.accumulation;
+    options.zero = run.zero;
     COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
                               DescribeJob(*net, run.hook, options));
     SessionOptions joining;
@@ -162,7 +166,15 @@ class ModuleCheckpointTest : public ::testing::Test {
       MutexLock lock(&mutex);
       ended->reports.push_back(report);
     };
-    ModuleCheckpoint checkpoint(session, net, optimizer, saving);
+    std::unique_ptr<ShardedOptimizer> sharded;
+    if (run.zero > 0) {
+      COXSWAIN_ASSIGN_OR_RETURN(sharded,
+                                ShardedOptimizer::Create(*ddp, *optimizer));
+    }
+    ModuleCheckpoint checkpoint(session,
+                                run.zero > 0 ? ProgramOf(net, sharded.get())
+                                             : ProgramOf(net, optimizer),
+                                saving);
     int64_t step = 0;
     if (!run.resume.empty()) {
       COXSWAIN_ASSIGN_OR_RETURN(auto resumed,
@@ -183,7 +195,10 @@ class ModuleCheckpointTest : public ::testing::Test {
         EXPECT_FALSE(saved) << "after step " << step;
         continue;
       }
-      COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(*optimizer).status());
+      COXSWAIN_RETURN_IF_ERROR((sharded != nullptr
+                                    ? sharded->Step()
+                                    : ddp->StepOptimizer(*optimizer))
+                                   .status());
       ++step;
       COXSWAIN_RETURN_IF_ERROR(
           checkpoint.SaveIfAsked(*ddp, {{"own", absl::StrCat("at ", step)}})
@@ -235,6 +250,36 @@ TEST_F(ModuleCheckpointTest, GoesOnOnAnyNumberOfRanks) {
   from_nothing.steps = 6;
   from_nothing.every = 0;
   EXPECT_GT(Distance(Train(from_nothing), whole), 1e-3) << "it can tell";
+}
+
+TEST_F(ModuleCheckpointTest, AShardedOptimizersGoesOnOnAnyNumberOfRanks) {
+  JobRun run;
+  run.zero = 1;
+  run.hook = "allreduce";
+  const Ended whole = Train(run);
+  ASSERT_OK(whole.status);
+  ASSERT_THAT(whole.reports, SizeIs(2));
+  ASSERT_OK(whole.reports[1].status);
+  run.every = 0;
+  for (const int ranks : {4, 1, 2, 3, 8}) {
+    SCOPED_TRACE(ranks);
+    run.ranks = ranks;
+    run.resume = whole.reports[1].checkpoint_id;
+    const Ended loaded = Train(run);
+    ASSERT_OK(loaded.status);
+    EXPECT_EQ(loaded.resumed_at, 12);
+    EXPECT_EQ(Distance(loaded, whole), 0) << "bit by bit";
+    run.resume = whole.reports[0].checkpoint_id;
+    const Ended resumed = Train(run);
+    ASSERT_OK(resumed.status);
+    EXPECT_EQ(resumed.blob, "at 6");
+    EXPECT_LT(Distance(resumed, whole), 1e-11);
+  }
+  // An optimizer that is not sharded is another program.
+  run.zero = 0;
+  EXPECT_THAT(Train(run).status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("is sharded, and this program's is not")));
 }
 
 TEST_F(ModuleCheckpointTest, TheErrorIsPartOfIt) {

@@ -99,6 +99,12 @@ class ShardedOptimizer {
   // Returns the optimizer of the slices, for its groups' options.
   ::torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
+  // Returns the optimizer whose groups' options count: the one that this was
+  // made of, or that of the slices.
+  ::torch::optim::Optimizer& options() {
+    return like_ != nullptr ? *like_ : *optimizer_;
+  }
+
   // Returns what this rank keeps, between steps: the values ("value") and the
   // optimizer's state ("exp_avg", ...) of its slices. The pieces of all ranks
   // are the whole model, once. The memory is valid until the next step or Load.

@@ -1,0 +1,39 @@
+#ifndef COXSWAIN_CLIENT_TORCH_SHARD_SHARDED_CHECKPOINT_H_
+#define COXSWAIN_CLIENT_TORCH_SHARD_SHARDED_CHECKPOINT_H_
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/checkpoint/piece_checkpoint.h"
+#include "client/resume/program_checkpoint.h"
+#include "client/torch/shard/sharded_optimizer.h"
+
+namespace coxswain::torch {
+
+// Reads what a ShardedOptimizer wants from a checkpoint, which outlives it.
+class CheckpointPieces : public PieceReader {
+ public:
+  explicit CheckpointPieces(PieceCheckpoint& from) : from_(from) {}
+  absl::StatusOr<int64_t> StepOf(const std::string& parameter,
+                                 const std::string& kind) override;
+  absl::Status Read(const TensorPiece& want, const Span& to) override;
+
+ private:
+  PieceCheckpoint& from_;
+};
+
+// Returns how a module with a sharded optimizer goes into a checkpoint and
+// back, for ModuleCheckpoint: each rank saves the pieces that it keeps, and
+// rank 0 what is not trained and the learning rates. Ranks of any number load
+// it. The optimizer outlives it.
+ProgramCheckpoint::Program ProgramOf(
+    const std::shared_ptr<::torch::nn::Module>& module,
+    ShardedOptimizer* optimizer);
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_SHARD_SHARDED_CHECKPOINT_H_
