@@ -100,8 +100,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
 INSTANTIATE_TEST_SUITE_P(Backends, ChannelConformance,
                          testing::Values(TcpCase()), CaseName);
 
-// gcc's AddressSanitizer ends the process where there is no memory.
-#ifndef __SANITIZE_ADDRESS__
+// gcc's sanitizers end the process where there is no memory.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(TcpCommunicatorTest, WithoutMemoryForItsPeersNothingIsExchanged) {
   TcpTuning tuning;
   tuning.small_bytes = int64_t{1} << 60;
