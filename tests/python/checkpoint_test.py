@@ -10,9 +10,8 @@ import unittest
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 from program import Program  # noqa: E402
-from torch_python import torch_python  # noqa: E402
 from torch_ranks import CLI, SCENES, Serve  # noqa: E402
-from torch_ranks import environment, run, torchrun  # noqa: E402
+from torch_ranks import environment, python, run, torchrun  # noqa: E402
 
 IN_CPP = os.path.join(SCENES, "resume_in_cpp")
 SCRIPT = os.path.join(SCENES, "checkpoint_scenes.py")
@@ -27,7 +26,7 @@ class CheckpointTest(unittest.TestCase):
             with Program(
                 run("--coordinator", coordinator.address, "--job", "all",
                     ranks=4)
-                + [torch_python(), SCRIPT, "together"],
+                + python(SCRIPT, "together"),
                 environment(
                     SCENES_FOLDER=folder,
                     SCENE_STATE=coordinator.state,
@@ -96,7 +95,7 @@ class RestartTest(unittest.TestCase):
         with Serve() as coordinator, Program(
             run("--coordinator", coordinator.address, "--job", "mnist",
                 "--max-restarts", "2")
-            + [torch_python(), SCRIPT, "restarts"],
+            + python(SCRIPT, "restarts"),
             environment(),
         ) as ranks:
             ranks.line("BEGINS at 0")

@@ -9,14 +9,13 @@ import unittest
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 from program import Program  # noqa: E402
-from torch_python import torch_python  # noqa: E402
-from torch_ranks import SCENES, Scenes, environment  # noqa: E402
+from torch_ranks import SCENES, Scenes, environment, python  # noqa: E402
 
 
 class ElasticStateTest(unittest.TestCase):
     def test_cases(self):
         cases = os.path.join(SCENES, "elastic_state_cases.py")
-        with Program([torch_python(), cases], environment()) as program:
+        with Program(python(cases), environment()) as program:
             self.assertEqual(program.end(), 0, program.output)
             self.assertIn("Ran 26 tests", program.output)
 

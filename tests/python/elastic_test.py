@@ -14,8 +14,8 @@ import unittest
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 from program import TIMEOUT_S, Program  # noqa: E402
-from torch_python import torch_python  # noqa: E402
 from torch_ranks import CLI, SCENES, Serve, environment  # noqa: E402
+from torch_ranks import python, torchrun_command  # noqa: E402
 
 WORKER = os.path.join(SCENES, "elastic_worker.py")
 
@@ -51,7 +51,7 @@ class Job:
             [CLI, "run", "--no-prefix", "--log-level", "warning",
              "--coordinator", self._serve.address, "--job", "elastic",
              "--node", node, "--nproc", str(workers), *options, "--",
-             torch_python(), WORKER],
+             *python(WORKER)],
             environment(FOLDER=self.folder, **self._more),
         )
 
@@ -164,8 +164,7 @@ class Job:
 
 
 class ElasticTest(unittest.TestCase):
-    """Several stories in one job each, because processes take long to load
-    torch."""
+    """Several stories in one job each, because each takes a while to form."""
 
     def assert_exact(self, output, workers):
         """All have ended with the same, and no step was lost or counted
@@ -294,19 +293,15 @@ class ElasticTest(unittest.TestCase):
     def goes_on_with_other_workers(self, folder, serve, step):
         """From the file that the job before has left."""
         run = [CLI, "run", "--no-prefix", "--nproc", "1", "--"]
-        torchrun = [
-            torch_python(), "-m", "torch.distributed.run",
-            "--nproc-per-node", "2", "--rdzv-id", "again",
-            "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-        ]
+        torchrun = torchrun_command("again")
         for workers, command, more in (
             (2, torchrun, {"COXSWAIN_COORDINATOR": serve.address}),
-            (1, run + [torch_python()], {}),
+            (1, run, {}),
         ):
             variables = environment(
                 FOLDER=folder, GLOO_SOCKET_IFNAME="lo", **more
             )
-            with Program(command + [WORKER], variables) as program:
+            with Program(command + python(WORKER), variables) as program:
                 self.assertEqual(program.end(), 0, program.output)
                 self.assertIn("from step %d" % step, program.output)
                 ended = self.assert_exact(program.output, workers)

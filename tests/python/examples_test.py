@@ -24,6 +24,7 @@ PROGRAMS = (
     "lightning_train",
     "ray_train",
 )
+torch_ranks.preload("transformers.trainer", "lightning.pytorch")
 PAGES = ("README.md", "docs/first-program.md", "docs/python.md")
 
 
@@ -58,10 +59,9 @@ def read(*path):
 
 class ExamplesTest(unittest.TestCase):
     def assert_trains(self, name):
-        command = torch_ranks.run() + [
-            torch_ranks.torch_python(), os.path.join(EXAMPLES, name + ".py"),
-            "--samples", "4000",
-        ]
+        command = torch_ranks.run() + torch_ranks.python(
+            os.path.join(EXAMPLES, name + ".py"), "--samples", "4000"
+        )
         with Program(command, torch_ranks.environment()) as ranks:
             self.assertEqual(ranks.end(), 0, ranks.output)
             found = re.search(
@@ -73,9 +73,9 @@ class ExamplesTest(unittest.TestCase):
             self.assertGreater(float(found[2]), 40, ranks.output)
 
     def assert_learns(self, name, steps, factor):
-        command = torch_ranks.run() + [
-            torch_ranks.torch_python(), os.path.join(EXAMPLES, name + ".py"),
-        ]
+        command = torch_ranks.run() + torch_ranks.python(
+            os.path.join(EXAMPLES, name + ".py")
+        )
         with Program(command, torch_ranks.environment()) as ranks:
             self.assertEqual(ranks.end(), 0, ranks.output)
             found = re.findall(
@@ -95,10 +95,9 @@ class ExamplesTest(unittest.TestCase):
     def test_elastic(self):
         command = torch_ranks.run(
             "--min-workers", "1", "--max-restarts", "1"
-        ) + [
-            torch_ranks.torch_python(), os.path.join(EXAMPLES, "elastic.py"),
-            "--steps", "3000",
-        ]
+        ) + torch_ranks.python(
+            os.path.join(EXAMPLES, "elastic.py"), "--steps", "3000"
+        )
         with Program(command, torch_ranks.environment()) as ranks:
             found = ranks.line(r"rank 1 of 2 pid (\d+)")
             os.kill(int(found[1]), signal.SIGKILL)
@@ -118,10 +117,9 @@ class ExamplesTest(unittest.TestCase):
                 command = torch_ranks.run(
                     "--coordinator", coordinator.address, "--job", "example",
                     "--attempt", str(attempt), ranks=ranks,
-                ) + [
-                    torch_ranks.torch_python(),
-                    os.path.join(EXAMPLES, "resume.py"), str(end),
-                ]
+                ) + torch_ranks.python(
+                    os.path.join(EXAMPLES, "resume.py"), str(end)
+                )
                 with Program(command, torch_ranks.environment()) as program:
                     self.assertEqual(program.end(), 0, program.output)
                     self.assertIn(

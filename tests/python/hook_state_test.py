@@ -11,11 +11,12 @@ import unittest
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 from program import Program  # noqa: E402
-from torch_python import torch_python  # noqa: E402
-from torch_ranks import SCENES, Serve, environment, run  # noqa: E402
+from torch_ranks import SCENES, Serve, environment  # noqa: E402
+from torch_ranks import preload, python, run  # noqa: E402
 
 IN_CPP = os.path.join(SCENES, "resume_in_cpp")
 SCRIPT = os.path.join(SCENES, "hook_state_scenes.py")
+preload("transformers.trainer", "lightning.pytorch")
 
 
 def attempts(script, ranks, **more):
@@ -24,7 +25,7 @@ def attempts(script, ranks, **more):
         with Program(
             run("--coordinator", coordinator.address, "--job", "all",
                 ranks=ranks)
-            + [torch_python(), os.path.join(SCENES, script), "together"],
+            + python(os.path.join(SCENES, script), "together"),
             environment(SCENES_FOLDER=folder, **more),
         ) as program:
             program.end()
@@ -97,7 +98,7 @@ class SigtermTest(unittest.TestCase):
         with Serve() as coordinator:
             command = run(
                 "--coordinator", coordinator.address, "--job", "sigterm"
-            ) + [torch_python(), SCRIPT, "sigterm"]
+            ) + python(SCRIPT, "sigterm")
             for attempt in range(2):
                 with Program(command, environment()) as ranks:
                     told.append(ranks.line(r"BEGINS sigterm 2 (\d+) (\S+ \S+)"))

@@ -1,8 +1,10 @@
 """Starts the ranks of scenes with torch, for tests beside it."""
 
+import atexit
 import collections
 import os
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -12,13 +14,63 @@ from torch_python import torch_python
 
 CLI = os.path.abspath("cli/coxswain")
 SCENES = os.path.abspath("tests/python")
+PRELOADED = os.path.join(SCENES, "preloaded.py")
 # A stalled rank is named after progress_timeout=2s; a machine
 # that is overloaded has some more.
 IN_TIME_S = 2 + 2 + 4
 
 
+class _Preloaded:
+    """The process that has loaded what programs need, from when the first one
+    is started."""
+
+    def __init__(self):
+        self.modules = ["torch", "torch._dynamo"]  # optimizers load both
+        self._folder = None
+
+    @property
+    def socket(self):
+        return self._folder and os.path.join(self._folder, "socket")
+
+    def start(self):
+        if self._folder is not None:
+            return
+        # Not below TEST_TMPDIR: the path of a socket has 107 bytes at most.
+        self._folder = tempfile.mkdtemp(dir="/tmp")
+        self._process = subprocess.Popen(
+            [torch_python(), PRELOADED, "serve", self.socket, *self.modules],
+            env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        atexit.register(self._end)
+        if b"PRELOADED" not in self._process.stdout.readline():
+            raise AssertionError("not loaded: %s" % self.modules)
+
+    def _end(self):
+        self._process.stdin.close()
+        self._process.wait()
+        shutil.rmtree(self._folder)
+
+
+_preloaded = _Preloaded()
+
+
+def preload(*modules):
+    """Has programs find these loaded, besides torch."""
+    _preloaded.modules += modules
+
+
+def python(*arguments):
+    """Returns a command that runs a program in Python, by the path of its file,
+    or by -m and its name: it finds torch loaded, but is a process as any."""
+    _preloaded.start()
+    return [torch_python(), "-I", "-S", PRELOADED, *arguments]
+
+
 def environment(**more):
     folder = os.environ.get("TEST_TMPDIR", "/tmp")
+    if _preloaded.socket:
+        more["PRELOADED"] = _preloaded.socket
     return dict(
         os.environ,
         COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
@@ -51,19 +103,26 @@ def scene(script, *names, options=(), ranks=2, **more):
     """Starts scenes of a script beside this file."""
     return Program(
         run(*options, ranks=ranks)
-        + [torch_python(), os.path.join(SCENES, script), *names],
+        + python(os.path.join(SCENES, script), *names),
         environment(**more),
     )
+
+
+def torchrun_command(job):
+    """Returns a command of torchrun that starts two ranks of what follows."""
+    return python("-m", "torch.distributed.run") + [
+        "--nproc-per-node", "2", "--rdzv-id", job,
+        # A port that is free.
+        "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
+        "--no-python",
+    ]
 
 
 def torchrun(script, name, coordinator, **more):
     """Starts a scene by torchrun."""
     return Program(
-        [torch_python(), "-m", "torch.distributed.run",
-         "--nproc-per-node", "2", "--rdzv-id", "scene",
-         # A port that is free.
-         "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-         os.path.join(SCENES, script), name],
+        torchrun_command("scene")
+        + python(os.path.join(SCENES, script), name),
         environment(
             COXSWAIN_COORDINATOR=coordinator.address,
             GLOO_SOCKET_IFNAME="lo", **more

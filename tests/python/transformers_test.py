@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.abspath("tests/python"))
 import torch_ranks  # noqa: E402
 
 SCRIPT = "trainer_scenes.py"
+torch_ranks.preload("transformers.trainer", "lightning.pytorch")
 
 
 class TogetherTest(unittest.TestCase):
