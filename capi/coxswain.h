@@ -199,7 +199,7 @@ enum {
 
 // Who this worker is, and what it asks for. Each field that is NULL or 0 comes
 // from the environment, where `coxswain run` sets it: the variable is named
-// beside the field, and in errors.
+// beside the field, and in errors. COXSWAIN_MESH, the job's mesh, has no field.
 typedef struct cx_join_options {
   size_t size;
   uint64_t flags;           // CX_JOIN_*

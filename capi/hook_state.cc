@@ -1,3 +1,4 @@
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -105,6 +106,43 @@ absl::StatusOr<double> Recover(OpenSession& open, StreamExchange& exchange,
   return recovered->error_scale;
 }
 
+// How a stream's hook state is made for a caller.
+struct MakeState {
+  std::function<absl::StatusOr<HookState>(OpenSession&, StreamExchange&)> make;
+  // Whether an abort of the exchange ends it early, when the call is cancelled.
+  bool ends_by_abort = false;
+};
+
+// Makes a state, which the exchange keeps, and points the caller to it.
+Answer ReturnState(cx_session session, const char* stream,
+                   const MakeState& making, const void** state,
+                   size_t* state_size, cx_call* call) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto open, Find(session));
+  COXSWAIN_RETURN_IF_ERROR(CheckPresent(state, "state"));
+  COXSWAIN_RETURN_IF_ERROR(CheckPresent(state_size, "state_size"));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto exchange, FindExchange(*open, stream));
+  const auto made = std::make_shared<std::string>();
+  Work work;
+  work.run = [open, exchange, make = making.make, made]() -> absl::Status {
+    COXSWAIN_ASSIGN_OR_RETURN(const HookState of, make(*open, *exchange));
+    *made = SerializeHookState(of);
+    return absl::OkStatus();
+  };
+  work.deliver = [exchange, made, state, state_size]() {
+    const std::string& kept = exchange->KeepState(std::move(*made));
+    *state = kept.data();
+    *state_size = kept.size();
+    return absl::OkStatus();
+  };
+  if (making.ends_by_abort) {
+    work.cancel = [exchange](const absl::Status& why) {
+      exchange->stream().Abort(why);
+      return false;
+    };
+  }
+  return Do(call, std::move(work));
+}
+
 }  // namespace
 }  // namespace coxswain::capi
 
@@ -113,32 +151,17 @@ namespace capi = coxswain::capi;
 cx_code cx_hook_save(cx_session session, const char* stream, int32_t whole,
                      const void** state, size_t* state_size, cx_call* call) {
   return capi::Guarded(call, [&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
-    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(state, "state"));
-    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(state_size, "state_size"));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto exchange,
-                              capi::FindExchange(*open, stream));
-    const auto saved = std::make_shared<std::string>();
-    capi::Work work;
-    work.run = [open, exchange, whole, saved]() -> absl::Status {
-      COXSWAIN_RETURN_IF_ERROR(exchange->Settle());
-      coxswain::BucketStream& of = exchange->stream();
-      const auto made = whole != 0 ? of.SaveWhole() : of.SaveShard();
-      if (!made.ok()) return capi::Explained(*open->session, made.status());
-      *saved = coxswain::SerializeHookState(*made);
-      return absl::OkStatus();
+    capi::MakeState save;
+    save.make = [whole](capi::OpenSession& open, capi::StreamExchange& exchange)
+        -> absl::StatusOr<coxswain::HookState> {
+      COXSWAIN_RETURN_IF_ERROR(exchange.Settle());
+      coxswain::BucketStream& of = exchange.stream();
+      auto made = whole != 0 ? of.SaveWhole() : of.SaveShard();
+      if (!made.ok()) return capi::Explained(*open.session, made.status());
+      return made;
     };
-    work.deliver = [exchange, saved, state, state_size]() {
-      const std::string& kept = exchange->KeepState(std::move(*saved));
-      *state = kept.data();
-      *state_size = kept.size();
-      return absl::OkStatus();
-    };
-    work.cancel = [open, exchange](const absl::Status& why) {
-      exchange->stream().Abort(why);
-      return false;
-    };
-    return capi::Do(call, std::move(work));
+    save.ends_by_abort = true;
+    return capi::ReturnState(session, stream, save, state, state_size, call);
   });
 }
 
@@ -159,27 +182,12 @@ cx_code cx_hook_release(cx_session session, const char* stream,
                         int32_t undo_last, const void** state,
                         size_t* state_size, cx_call* call) {
   return capi::Guarded(call, [&]() -> capi::Answer {
-    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
-    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(state, "state"));
-    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(state_size, "state_size"));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto exchange,
-                              capi::FindExchange(*open, stream));
-    const auto saved = std::make_shared<std::string>();
-    capi::Work work;
-    work.run = [open, exchange, undo_last, saved]() -> absl::Status {
-      COXSWAIN_ASSIGN_OR_RETURN(
-          const coxswain::HookState own,
-          exchange->Release(undo_last != 0, capi::kReleaseTimeout));
-      *saved = coxswain::SerializeHookState(own);
-      return absl::OkStatus();
+    capi::MakeState release;
+    release.make = [undo_last](capi::OpenSession&,
+                               capi::StreamExchange& exchange) {
+      return exchange.Release(undo_last != 0, capi::kReleaseTimeout);
     };
-    work.deliver = [exchange, saved, state, state_size]() {
-      const std::string& kept = exchange->KeepState(std::move(*saved));
-      *state = kept.data();
-      *state_size = kept.size();
-      return absl::OkStatus();
-    };
-    return capi::Do(call, std::move(work));
+    return capi::ReturnState(session, stream, release, state, state_size, call);
   });
 }
 

@@ -41,6 +41,12 @@ v1::DescribeResponse Example() {
   return response;
 }
 
+// Example() with a handle of its job, which tests change.
+struct ExampleOfAJob {
+  v1::DescribeResponse response = Example();
+  v1::JobDescription* job = response.mutable_jobs(0);
+};
+
 TEST(StatusTest, TheTableShowsEachWorkersRankAndHost) {
   EXPECT_EQ(FormatTable(Example(), kNow),
             "coordinator c1, term 3, 1 job\n"
@@ -64,8 +70,7 @@ TEST(StatusTest, TheTableShowsTheRingAndWhy) {
 }
 
 TEST(StatusTest, AMeshIsShownWithEachRanksCoordinates) {
-  v1::DescribeResponse response = Example();
-  v1::JobDescription* const job = response.mutable_jobs(0);
+  auto [response, job] = ExampleOfAJob();
   job->set_mesh("dp=1,shard=2");
   job->set_placement("shard=2 spans hosts");
   job->mutable_members(0)->mutable_member()->set_coordinates("dp 0, shard 1");
@@ -85,8 +90,7 @@ TEST(StatusTest, AMeshIsShownWithEachRanksCoordinates) {
 }
 
 TEST(StatusTest, NoTextOfAWorkerControlsTheTerminal) {
-  v1::DescribeResponse response = Example();
-  v1::JobDescription* const job = response.mutable_jobs(0);
+  auto [response, job] = ExampleOfAJob();
   job->set_last_event("gone\x1b[2J\njob evil: running");
   job->mutable_plan()->set_hook("h\x1b]0;title\x07");
   job->mutable_members(0)->mutable_member()->set_host(
@@ -99,8 +103,7 @@ TEST(StatusTest, NoTextOfAWorkerControlsTheTerminal) {
 }
 
 TEST(StatusTest, AnElasticJobShowsItsBoundsItsSparesAndItsAttempt) {
-  v1::DescribeResponse response = Example();
-  v1::JobDescription* job = response.mutable_jobs(0);
+  auto [response, job] = ExampleOfAJob();
   job->set_min_world_size(1);
   job->set_attempt(4);
   v1::MemberDescription* spare = job->add_spares();
@@ -176,8 +179,7 @@ TEST(StatusTest, WhileRanksWaitTheLineNamesForWhomSinceWhenAndWhatToCall) {
 }
 
 TEST(StatusTest, AFailureIsFollowedByWhatToDo) {
-  v1::DescribeResponse response = Example();
-  v1::JobDescription* const job = response.mutable_jobs(0);
+  auto [response, job] = ExampleOfAJob();
   job->set_state("ended");
   job->set_last_event(
       "rank 1 (b/7) was lost: killed by signal 9 (reported by "
@@ -198,8 +200,7 @@ TEST(StatusTest, AFailureIsFollowedByWhatToDo) {
 }
 
 TEST(StatusTest, WhatIsNotKnownAfterARestartIsNotZero) {
-  v1::DescribeResponse response = Example();
-  v1::JobDescription* const job = response.mutable_jobs(0);
+  auto [response, job] = ExampleOfAJob();
   job->set_state("ended");
   job->clear_last_event();
   v1::MemberDescription* const member = job->mutable_members(0);
@@ -224,8 +225,7 @@ TEST(StatusTest, WhatIsNotKnownAfterARestartIsNotZero) {
 }
 
 TEST(StatusTest, AJobThatFormsShowsWhatItWaitsForOnce) {
-  v1::DescribeResponse response = Example();
-  v1::JobDescription* const job = response.mutable_jobs(0);
+  auto [response, job] = ExampleOfAJob();
   job->set_state("forming");
   job->set_forming("1 of 2 workers are here");
   job->set_last_event("rank 1 on host b was lost; 1 of 2 workers are here");

@@ -41,6 +41,14 @@ class LinearRegressionTest(unittest.TestCase):
         done = run("--plan", "accumulation=3", program=(PROGRAM, "20"))
         self.assertEqual(len(self.weights(done)), 8)
 
+    def test_ranks_have_places_in_the_mesh_of_the_launcher(self):
+        done = run("--mesh", "dp=*", program=(PROGRAM, "20"))
+        self.assertEqual(len(self.weights(done)), 8)
+        for rank in range(2):
+            self.assertIn(
+                'member="rank %d (dp %d; ' % (rank, rank), done.stderr
+            )
+
 
 if __name__ == "__main__":
     unittest.main()

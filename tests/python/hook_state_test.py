@@ -87,8 +87,14 @@ class AgreedCheckpointTest(unittest.TestCase):
         self.lines("REFUSED", "powersgd")
 
     def test_programs_in_cpp_go_on_with_a_hook_and_the_reverse(self):
+        whole = self.lines("IN CPP", "int8-whole")
         self.assertEqual(
-            self.lines("IN CPP", "int8"), [["1", "0", "3"], ["1", "7", "10"]]
+            [line[:2] for line in whole],
+            [["2", "0"], ["2", "3"], ["2", "7"], ["2", "10"]], self.output,
+        )
+        self.assertEqual(len({line[2] for line in whole}), 4, self.output)
+        self.assertEqual(
+            self.lines("IN CPP", "int8-cpp"), whole, self.output
         )
 
 

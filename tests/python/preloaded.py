@@ -184,7 +184,7 @@ def run(request):
         return
     sys.argv = arguments
     path = arguments[0]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     main = types.ModuleType("__main__")
     main.__file__ = path
     sys.modules["__main__"] = main

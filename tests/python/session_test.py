@@ -10,10 +10,10 @@ import unittest
 TIMEOUT_S = 100
 
 
-def scene(name, ranks=2):
+def scene(name, *options, ranks=2):
     """Runs a scene of worker.py."""
     done = subprocess.run(
-        ["cli/coxswain", "run", "--nproc", str(ranks), "--",
+        ["cli/coxswain", "run", "--nproc", str(ranks), *options, "--",
          sys.executable, "tests/python/worker.py", name],
         env=dict(
             os.environ,
@@ -32,7 +32,7 @@ def scene(name, ranks=2):
 
 class SessionTest(unittest.TestCase):
     def assert_done(self, name, ranks=2):
-        done = scene(name, ranks)
+        done = scene(name, ranks=ranks)
         output = done.stdout + done.stderr
         self.assertEqual(done.stdout.count("DONE"), ranks, output)
         return done, output
@@ -64,6 +64,10 @@ class SessionTest(unittest.TestCase):
 
     def test_ranks_with_other_parameters_are_refused(self):
         self.assert_done("parameters")
+
+    def test_errors_name_the_place_in_the_mesh_of_the_launcher(self):
+        done = scene("killed", "--mesh", "dp=*")
+        self.assertRegex(done.stdout, r"NAMED rank 1 \(dp 1; .*signal 9")
 
     def test_ranks_go_on_in_the_next_generation(self):
         done, output = self.assert_done("rejoins")

@@ -10,6 +10,7 @@ import unittest
 sys.path.insert(0, os.path.abspath("tests/python"))
 
 import torch_ranks  # noqa: E402
+from program import Program  # noqa: E402
 
 TORCH_CASES = (
     "test_accumulate_gradients_no_sync",
@@ -23,8 +24,13 @@ TORCH_CASES = (
 
 
 def suite(script, *arguments, plan=None, **more):
-    options = ["--follow"] + (["--plan", plan] if plan else [])
-    return torch_ranks.scene(script, *arguments, options=options, **more)
+    # Not preloaded: what --follow sets has an effect while Python starts.
+    return Program(
+        torch_ranks.run("--follow", *(["--plan", plan] if plan else []))
+        + [torch_ranks.torch_python(),
+           os.path.join(torch_ranks.SCENES, script), *arguments],
+        torch_ranks.environment(**more),
+    )
 
 
 class SuitesTest(unittest.TestCase):
