@@ -43,7 +43,7 @@ from ._exchange import Exchange, complete
 from ._hooks import HookExchange, HookWords, check_hook
 from ._model import find_tensors, goes_by_gloo, has_hook, last_parameter
 from ._model import layout, missing_gradients, pass_number, supported
-from ._model import within_pass
+from ._model import queue_callback, within_pass
 
 # Streams of one process; models beyond that share them, or take those of models
 # that are gone, in the same way on all ranks. The coordinator's limit is 64.
@@ -877,7 +877,8 @@ def _on_gradient(run: Run) -> Callable[[Any], None]:
 
 
 def _queue(callback: Callable[[], None]) -> None:
-    torch.autograd.Variable._execution_engine.queue_callback(callback)
+    assert queue_callback is not None  # supported() has looked
+    queue_callback(callback)
 
 
 def _finite(buffer: torch.Tensor) -> bool:

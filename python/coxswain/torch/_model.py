@@ -5,13 +5,24 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from typing import Any, Iterable, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
 from ..errors import InvalidArgument
+
+
+def _queue_of_torch() -> Optional[Callable[[Callable[[], None]], None]]:
+    """Returns what has a function called at the end of the backward pass under
+    way; None if torch has nothing of the kind."""
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    older = getattr(engine, "queue_callback", None)
+    return getattr(torch.autograd.graph, "queue_callback", older)
+
+
+queue_callback = _queue_of_torch()
 
 
 def supported(model: Any) -> DistributedDataParallel:
@@ -25,8 +36,7 @@ def supported(model: Any) -> DistributedDataParallel:
             "gradients by themselves"
             % (type(model).__module__, type(model).__qualname__)
         )
-    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
-    if not hasattr(engine, "queue_callback"):
+    if queue_callback is None:
         raise InvalidArgument(
             "torch %s has no autograd callbacks (queue_callback): this version "
             "of Coxswain does not know it" % torch.__version__
