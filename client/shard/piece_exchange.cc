@@ -1,0 +1,309 @@
+#include "client/shard/piece_exchange.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "client/comm/rank_values.h"
+#include "client/comm/work.h"
+#include "client/shard/piece_index.h"
+#include "client/shard/piece_table.h"
+
+namespace coxswain {
+namespace {
+
+constexpr int64_t kMessageBytes = 4 << 20;
+constexpr uint32_t kTag = 0;
+
+// What a rank says of itself.
+struct Lists {
+  std::vector<TensorPiece> have;
+  std::vector<TensorPiece> want;
+};
+
+std::vector<TensorPiece> PiecesOf(const std::vector<PieceMemory>& memory) {
+  std::vector<TensorPiece> pieces;
+  pieces.reserve(memory.size());
+  for (const PieceMemory& one : memory) pieces.push_back(one.piece);
+  return pieces;
+}
+
+absl::Status CheckList(const std::vector<PieceMemory>& list) {
+  for (const PieceMemory& one : list) {
+    COXSWAIN_RETURN_IF_ERROR(CheckPiece(one.piece));
+    if (one.data == nullptr && one.piece.count() > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(one.piece), ": it has no memory"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Serialize(const std::vector<PieceMemory>& have,
+                                      const std::vector<PieceMemory>& want) {
+  COXSWAIN_RETURN_IF_ERROR(CheckList(have));
+  COXSWAIN_RETURN_IF_ERROR(CheckList(want));
+  COXSWAIN_ASSIGN_OR_RETURN(std::string bytes,
+                            SerializePieceTable(PiecesOf(have)));
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string wanted,
+                            SerializePieceTable(PiecesOf(want)));
+  return absl::StrCat(bytes, wanted);
+}
+
+absl::StatusOr<Lists> Parse(absl::string_view bytes) {
+  Lists lists;
+  for (std::vector<TensorPiece>* list : {&lists.have, &lists.want}) {
+    COXSWAIN_ASSIGN_OR_RETURN(const int64_t length, PieceTableBytes(bytes));
+    if (length > static_cast<int64_t>(bytes.size())) {
+      return absl::DataLossError("a table of pieces was cut short");
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(PieceTable table, ParsePieceTable(bytes));
+    *list = std::move(table.pieces);
+    bytes.remove_prefix(static_cast<size_t>(length));
+  }
+  return lists;
+}
+
+// Returns what all ranks say. Fails on all of them alike if one's lists are not
+// valid.
+absl::StatusOr<std::vector<Lists>> Gather(
+    const absl::StatusOr<std::string>& own, const PieceExchangeOptions& options,
+    Communicator& communicator) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> lengths,
+      GatherValues(communicator,
+                   {own.ok() ? static_cast<int64_t>(own->size()) : -1},
+                   options.timeout));
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const auto ranks = static_cast<int64_t>(lengths.size());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (lengths[static_cast<size_t>(rank)] >= 0) continue;
+    if (!own.ok()) return own.status();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the pieces of rank ", rank, " are not valid: its own error says why"));
+  }
+  if (longest > options.max_table_bytes / ranks) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the tables of the pieces of ", ranks, " ranks have up to ", longest,
+        " bytes each, and the limit for all is ", options.max_table_bytes,
+        "; raise PieceExchangeOptions::max_table_bytes on all ranks"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BufferOwner> memory,
+      AllocateHostBuffer(communicator, longest * (ranks + 1), DType::kUInt8));
+  const Span input = memory->span().Slice(longest * ranks, longest);
+  const Span output = memory->span().Slice(0, longest * ranks);
+  std::memcpy(input.data, own->data(), own->size());
+  std::memset(static_cast<char*>(input.data) + own->size(), 0,
+              static_cast<size_t>(longest) - own->size());
+  COXSWAIN_RETURN_IF_ERROR(WaitHolding(communicator.AllGather(input, output),
+                                       memory, options.timeout));
+  std::vector<Lists> all;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    auto lists = Parse(absl::string_view(
+        static_cast<const char*>(output.data) + rank * longest,
+        static_cast<size_t>(lengths[static_cast<size_t>(rank)])));
+    if (!lists.ok()) {
+      return absl::Status(
+          lists.status().code(),
+          absl::StrCat("what rank ", rank,
+                       " says of its pieces: ", lists.status().message()));
+    }
+    all.push_back(*std::move(lists));
+  }
+  return all;
+}
+
+// Bytes of this rank's memory that travel together.
+using Runs = std::vector<std::pair<char*, int64_t>>;
+
+int64_t BytesOf(const Runs& runs) {
+  int64_t bytes = 0;
+  for (const auto& [data, count] : runs) bytes += count;
+  return bytes;
+}
+
+// Copies between runs, from where the last call ended on, and a message.
+class RunCursor {
+ public:
+  explicit RunCursor(Runs runs) : runs_(std::move(runs)) {}
+
+  template <typename Copy>
+  void Next(int64_t count, const Copy& copy) {
+    while (count > 0) {
+      const auto& [data, bytes] = runs_[run_];
+      const int64_t part = std::min(count, bytes - at_);
+      copy(data + at_, static_cast<size_t>(part));
+      count -= part;
+      at_ += part;
+      if (at_ < bytes) continue;
+      ++run_;
+      at_ = 0;
+    }
+  }
+
+ private:
+  const Runs runs_;
+  size_t run_ = 0;
+  int64_t at_ = 0;
+};
+
+// What this rank copies, sends and receives; by the peer's rank.
+struct Transfers {
+  struct Copy {
+    const char* from;
+    char* to;
+    int64_t bytes;
+  };
+  std::vector<Copy> copies;
+  std::vector<Runs> send;
+  std::vector<Runs> receive;
+};
+
+// Numbers of pieces, from those of `receiver` on.
+struct NumberedPieces {
+  std::vector<TensorPiece> pieces;
+  std::vector<std::pair<int, size_t>> places;  // the rank, and which of its own
+};
+
+NumberedPieces Numbered(const std::vector<Lists>& all, int receiver) {
+  NumberedPieces numbered;
+  const auto ranks = static_cast<int>(all.size());
+  for (int distance = 0; distance < ranks; ++distance) {
+    const int rank = (receiver + distance) % ranks;
+    const auto& have = all[static_cast<size_t>(rank)].have;
+    for (size_t i = 0; i < have.size(); ++i) {
+      numbered.pieces.push_back(have[i]);
+      numbered.places.emplace_back(rank, i);
+    }
+  }
+  return numbered;
+}
+
+absl::StatusOr<Transfers> Plan(const std::vector<Lists>& all, int own,
+                               const std::vector<PieceMemory>& have,
+                               const std::vector<PieceMemory>& want) {
+  Transfers transfers;
+  transfers.send.resize(all.size());
+  transfers.receive.resize(all.size());
+  for (int receiver = 0; receiver < static_cast<int>(all.size()); ++receiver) {
+    const auto& wanted = all[static_cast<size_t>(receiver)].want;
+    if (wanted.empty()) continue;
+    NumberedPieces numbered = Numbered(all, receiver);
+    COXSWAIN_ASSIGN_OR_RETURN(const PieceIndex index,
+                              PieceIndex::Create(std::move(numbered.pieces)));
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const auto reads = index.Find(wanted[i]);
+      if (!reads.ok()) {
+        return absl::Status(
+            reads.status().code(),
+            absl::StrCat("rank ", receiver, " wants ", Describe(wanted[i]),
+                         ": ", reads.status().message()));
+      }
+      const auto size = static_cast<int64_t>(SizeOf(wanted[i].dtype));
+      for (const PieceRead& read : *reads) {
+        const auto& [sender, number] = numbered.places[read.piece];
+        if (sender != own && receiver != own) continue;
+        const int64_t bytes = read.count * size;
+        char* const from =
+            sender == own ? have[number].data + read.from * size : nullptr;
+        char* const to =
+            receiver == own ? want[i].data + read.to * size : nullptr;
+        if (sender == receiver) {
+          transfers.copies.push_back({from, to, bytes});
+        } else if (sender == own) {
+          transfers.send[static_cast<size_t>(receiver)].emplace_back(from,
+                                                                     bytes);
+        } else {
+          transfers.receive[static_cast<size_t>(sender)].emplace_back(to,
+                                                                      bytes);
+        }
+      }
+    }
+  }
+  return transfers;
+}
+
+// Sends to one rank while it receives from another.
+absl::Status SendAndReceive(const Runs& send, int to, const Runs& receive,
+                            int from, const PieceExchangeOptions& options,
+                            Communicator& communicator) {
+  int64_t to_send = BytesOf(send);
+  int64_t to_receive = BytesOf(receive);
+  RunCursor sent(send);
+  RunCursor received(receive);
+  const int64_t out = std::min(to_send, kMessageBytes);
+  const int64_t in = std::min(to_receive, kMessageBytes);
+  if (out + in == 0) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BufferOwner> memory,
+      AllocateHostBuffer(communicator, out + in, DType::kUInt8));
+  while (to_send > 0 || to_receive > 0) {
+    const int64_t outgoing = std::min(to_send, out);
+    const int64_t incoming = std::min(to_receive, in);
+    const Span output = memory->span().Slice(0, outgoing);
+    const Span input = memory->span().Slice(out, incoming);
+    WorkPtr receiving;
+    if (incoming > 0) {
+      receiving = communicator.Receive(input, from, kTag);
+      // Also where the send fails first.
+      receiving->OnDone([memory](const absl::Status&) {});
+    }
+    if (outgoing > 0) {
+      auto* at = static_cast<char*>(output.data);
+      sent.Next(outgoing, [&at](const char* data, size_t count) {
+        std::memcpy(at, data, count);
+        at += count;
+      });
+      COXSWAIN_RETURN_IF_ERROR(WaitHolding(communicator.Send(output, to, kTag),
+                                           memory, options.timeout));
+    }
+    if (incoming > 0) {
+      COXSWAIN_RETURN_IF_ERROR(receiving->Wait(options.timeout));
+      const auto* at = static_cast<const char*>(input.data);
+      received.Next(incoming, [&at](char* data, size_t count) {
+        std::memcpy(data, at, count);
+        at += count;
+      });
+    }
+    to_send -= outgoing;
+    to_receive -= incoming;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ExchangePieces(const std::vector<PieceMemory>& have,
+                            const std::vector<PieceMemory>& want,
+                            const PieceExchangeOptions& options,
+                            Communicator& communicator) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<Lists> all,
+      Gather(Serialize(have, want), options, communicator));
+  const int own = communicator.rank();
+  COXSWAIN_ASSIGN_OR_RETURN(const Transfers transfers,
+                            Plan(all, own, have, want));
+  for (const Transfers::Copy& copy : transfers.copies) {
+    std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
+  }
+  const int ranks = communicator.size();
+  for (int distance = 1; distance < ranks; ++distance) {
+    const int to = (own + distance) % ranks;
+    const int from = (own + ranks - distance) % ranks;
+    COXSWAIN_RETURN_IF_ERROR(
+        SendAndReceive(transfers.send[static_cast<size_t>(to)], to,
+                       transfers.receive[static_cast<size_t>(from)], from,
+                       options, communicator));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace coxswain
