@@ -11,12 +11,6 @@
 
 namespace coxswain {
 
-// A piece, and where its elements are in this process's memory, row-major.
-struct PieceMemory {
-  TensorPiece piece;
-  char* data = nullptr;
-};
-
 struct PieceExchangeOptions {
   // Of what the ranks say of their pieces, all ranks together.
   int64_t max_table_bytes = int64_t{1} << 30;

@@ -241,8 +241,8 @@ TEST(PieceExchangeTest, ARankThatEndsEndsTheOthers) {
     ends[at] =
         ExchangePieces(have[at].Memory(), want[at].Memory(), {}, *communicator);
   });
-  EXPECT_THAT(ends[0], Not(IsOk()));
-  EXPECT_THAT(ends[1], Not(IsOk()));
+  EXPECT_FALSE(ends[0].ok());
+  EXPECT_FALSE(ends[1].ok());
 }
 
 }  // namespace
