@@ -32,7 +32,8 @@ struct WorkerResult {
   int64_t samples = 0;
   std::string parameters;  // a checksum
   bool exact = false;
-  std::string runs;  // which steps were taken in which generation, as JSON
+  // Which steps were taken in which generation, or a checksum of it; JSON.
+  std::string runs;
 };
 
 // One process of the elastic toy (tests/system/toy), from its own words.

@@ -197,17 +197,20 @@ absl::Status Worker::Report() {
   result["parameters"] = absl::StrFormat("%08x", Crc32c(bits));
   result["exact"] = distance == 0;
   result["distance"] = distance;
-  result["runs"] = nlohmann::json::array();
+  nlohmann::json runs = nlohmann::json::array();
   for (const ToyRun& run : state_.runs()) {
-    result["runs"].push_back({{"generation", run.generation},
-                              {"world", run.world_size},
-                              {"steps", run.steps}});
+    runs.push_back({{"generation", run.generation},
+                    {"world", run.world_size},
+                    {"steps", run.steps}});
   }
+  // A launcher divides long lines, and there may be thousands of runs.
+  result["runs"] = absl::StrFormat("%08x", Crc32c(runs.dump()));
   PrintLine("result " + result.dump());
   if (options_.out.empty()) return absl::OkStatus();
   const std::string path = absl::StrCat(
       options_.out, "/", session_.identity.node, "-", session_.identity.slot);
   std::ofstream(path + ".bits", std::ios::binary) << bits;
+  result["runs"] = runs;
   std::ofstream json(path + ".json");
   json << result.dump() << "\n";
   if (json.flush()) return absl::OkStatus();
