@@ -258,9 +258,14 @@ def refused():
     )
     check("the plan's (bf16)" in str(error), error)
     halves = torch.nn.Linear(4, 4).to(torch.complex64)
-    complexes = DistributedDataParallel(halves)
-    error = raised(coxswain.InvalidArgument, ours, complexes)
-    check("complex64" in str(error), error)
+    try:
+        complexes = DistributedDataParallel(halves)
+    except RuntimeError as error:
+        # As torch 2.6 refuses it by itself, over Gloo.
+        check("Invalid scalar type" in str(error), error)
+    else:
+        error = raised(coxswain.InvalidArgument, ours, complexes)
+        check("complex64" in str(error), error)
     # Nothing that was refused has taken a stream, or the model.
     check(run.schedule.stream == "train", run.schedule.stream)
     loss(model, batch(0, 0)).backward()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 from typing import Any, Dict, List, Mapping
 
 import torch
@@ -16,6 +17,12 @@ from ._exchange import Exchange
 
 # What refers to the process group, or to what does.
 _GROUP = ("reducer", "logger", "process_group", "buffer_hook", "_comm_hooks")
+# torch 2.6 has no such option, and copies what all ranks hold already.
+_NO_SYNC = (
+    {"init_sync": False}
+    if "init_sync" in inspect.signature(DistributedDataParallel).parameters
+    else {}
+)
 
 
 def wrap(
@@ -23,7 +30,7 @@ def wrap(
 ) -> DistributedDataParallel:
     """Returns the wrapper of a model whose parameters all ranks hold already,
     over torch's default process group."""
-    wrapped = DistributedDataParallel(model, **{"init_sync": False, **options})
+    wrapped = DistributedDataParallel(model, **{**_NO_SYNC, **options})
     if wrapped.device_type == "cpu":
         wrapped._register_buffer_comm_hook(
             None,
