@@ -264,7 +264,7 @@ def together():
              ("hooked", "int8", 2, 3), ("hooked", "int8", 3, 1)]
     attempts(globals(), plan + [
         ("in_cpp", "int8-cpp", 0, 2), (cpp, "int8-cpp", 1, 2),
-        ("in_cpp", "int8-cpp", 2, 2), ("in_cpp", "int8-whole", 0, 2),
+        ("in_cpp", "int8-cpp", 2, 2), ("in_cpp", "int8-cpp-whole", 0, 2),
     ])
 
 

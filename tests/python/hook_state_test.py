@@ -87,7 +87,7 @@ class AgreedCheckpointTest(unittest.TestCase):
         self.lines("REFUSED", "powersgd")
 
     def test_programs_in_cpp_go_on_with_a_hook_and_the_reverse(self):
-        whole = self.lines("IN CPP", "int8-whole")
+        whole = self.lines("IN CPP", "int8-cpp-whole")
         self.assertEqual(
             [line[:2] for line in whole],
             [["2", "0"], ["2", "3"], ["2", "7"], ["2", "10"]], self.output,
