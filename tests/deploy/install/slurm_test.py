@@ -28,7 +28,7 @@ class SlurmTest(SlurmCase):
         for node in slurm_cluster.NODES:
             self.assertRegex(output, r"\[%s/0\] result .*\"finished\":true"
                              % re.escape(node))
-        self.assertIn('"world":2', output)
+        self.assertIn("step 5 generation 1 world 2", output)
 
     def test_has_one_launcher_per_node_whatever_its_number_of_tasks(self):
         self.submit("--ntasks-per-node=2", SCRIPT, WORKER, "--steps", "5",
@@ -37,7 +37,7 @@ class SlurmTest(SlurmCase):
         for node in slurm_cluster.NODES:
             for slot in (0, 1):
                 self.assertIn("[%s/%d] result" % (node, slot), output)
-        self.assertIn('"world":4', output)
+        self.assertIn("step 5 generation 1 world 4", output)
 
     def test_goes_on_from_its_checkpoint_on_other_numbers_of_nodes(self):
         self.submit(SCRIPT, *TRAIN)
