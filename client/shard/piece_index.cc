@@ -137,10 +137,10 @@ absl::StatusOr<std::vector<PieceRead>> PieceIndex::Find(
   }
   if (missing.none()) return Joined(std::move(reads));
   const auto [begin, end] = missing.first();
-  return absl::NotFoundError(
-      absl::StrCat("of ", Describe(want), ", those from ", begin, " to ",
-                   end - 1, " are in none of ", named->size(),
-                   " pieces: a rank that had them did not save"));
+  return absl::NotFoundError(absl::StrCat(
+      "of ", Describe(want), ", those from ", want.begin + begin, " to ",
+      want.begin + end - 1, " are in none of ", named->size(),
+      " pieces: a rank that had them did not save"));
 }
 
 }  // namespace coxswain

@@ -64,7 +64,7 @@ TEST(PieceIndexTest, WhatNoPieceHasIsNamed) {
   EXPECT_THAT(index.Find(Part(20, 60)),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("elements [20, 60)"),
-                             HasSubstr("those from 5 to 29"))));
+                             HasSubstr("those from 25 to 49"))));
 }
 
 TEST(PieceIndexTest, AnotherModelsTensorIsRefused) {
