@@ -145,7 +145,7 @@ absl::Status AsyncCheckpoint::Core::CallOwner(Call call) {
     if (stopping_) return absl::AbortedError("the checkpoint was cancelled");
     ++calling_;
   }
-  const absl::Status status = call();
+  absl::Status status = call();
   MutexLock lock(&mutex_);
   --calling_;
   changed_.NotifyAll();
@@ -337,7 +337,7 @@ AsyncCheckpoint::~AsyncCheckpoint() { core_->Stop(); }
 
 absl::Status AsyncCheckpoint::Snapshot(const Source& source) {
   CopyPtr copy = MakeCopy(source, core_->options(), core_->TakeSpare());
-  const absl::Status status = copy->status;
+  absl::Status status = copy->status;
   core_->Put(std::move(copy));
   return status;
 }

@@ -38,7 +38,7 @@ struct PieceShare {
 // has one. Fails alike on all ranks:
 //   FAILED_PRECONDITION  two ranks have pieces of one kind and parameter with
 //                        other shapes, types or steps
-//   RESOURCE_EXHAUSTED   more pieces than ranks can tell each other
+//   RESOURCE_EXHAUSTED   more pieces than ranks can send each other
 //   ABORTED              another rank had an error
 absl::StatusOr<PieceShare> SharePieces(
     Communicator& communicator, const std::vector<TensorPiece>& pieces,

@@ -29,15 +29,6 @@ uint32_t SumAt(absl::string_view sums, int64_t index) {
 
 }  // namespace
 
-absl::Status CheckMemory(const PieceMemory& memory) {
-  COXSWAIN_RETURN_IF_ERROR(CheckPiece(memory.piece));
-  if (memory.data != nullptr || memory.piece.count() == 0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Describe(memory.piece), " has no memory"));
-}
-
 absl::StatusOr<std::string> SerializePiecePart(
     const std::vector<PieceMemory>& pieces, absl::string_view state) {
   std::vector<TensorPiece> described;

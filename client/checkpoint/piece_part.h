@@ -23,10 +23,6 @@ namespace coxswain {
 // pieces.
 constexpr char kPiecesLabel[] = "pieces";
 
-// Fails with INVALID_ARGUMENT for what is no piece, and for elements without
-// memory.
-absl::Status CheckMemory(const PieceMemory& memory);
-
 // A part has a checksum for so many bytes each, so that a reader of some knows
 // that they are intact.
 constexpr int64_t kPieceBlockBytes = int64_t{64} << 10;

@@ -41,7 +41,7 @@ absl::StatusOr<int64_t> AgreeOnCommit(Communicator& communicator,
                                       absl::Duration timeout) {
   const bool again = !last && LacksUploads(mine);
   const Outcome outcome = mine.ok() ? kDone : again ? kAgain : kFailed;
-  const absl::StatusOr<int64_t> least = Least(communicator, outcome, timeout);
+  absl::StatusOr<int64_t> least = Least(communicator, outcome, timeout);
   if (!mine.ok() && !again) return mine;
   COXSWAIN_RETURN_IF_ERROR(least.status());
   if (*least != kFailed) return least;

@@ -138,20 +138,20 @@ absl::StatusOr<std::unique_ptr<BucketLayout>> BucketLayout::Create(
       place.view.count = slot.count;
     }
     if (kind == BucketMemory::kReleased) continue;
-    const int64_t room =
+    const int64_t elements =
         kind == BucketMemory::kPadded
             ? BucketSlices::Of(bucket.data, communicator.size()).padded()
             : bucket.data.count;
-    COXSWAIN_RETURN_IF_ERROR(layout->Allocate(bucket, room, communicator));
+    COXSWAIN_RETURN_IF_ERROR(layout->Allocate(bucket, elements, communicator));
   }
   return layout;
 }
 
-absl::Status BucketLayout::Allocate(Bucket& bucket, int64_t room,
+absl::Status BucketLayout::Allocate(Bucket& bucket, int64_t elements,
                                     Communicator& communicator) {
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::shared_ptr<BufferOwner> owner,
-      communicator.AllocateBuffer(room, bucket.data.dtype));
+      communicator.AllocateBuffer(elements, bucket.data.dtype));
   bytes_ += owner->span().bytes();
   bucket.data = owner->span().Slice(0, bucket.data.count);
   for (const GradientSlot& slot : bucket.gradients) {

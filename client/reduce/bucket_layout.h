@@ -88,7 +88,7 @@ class BucketLayout {
  private:
   BucketLayout() = default;
 
-  absl::Status Allocate(Bucket& bucket, int64_t room,
+  absl::Status Allocate(Bucket& bucket, int64_t elements,
                         Communicator& communicator);
 
   std::vector<Bucket> buckets_;

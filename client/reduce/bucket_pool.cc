@@ -13,20 +13,20 @@ namespace coxswain {
 
 void BucketPool::SetBuckets(const std::vector<Bucket>& buckets) {
   MutexLock lock(&mutex_);
-  rooms_.clear();
+  entries_.clear();
   free_.clear();
   largest_ = needed_ = most_ = most_before_ = 0;
   use_.bytes = 0;
   for (const Bucket& bucket : buckets) {
-    Room room;
-    room.data = bucket.data;
-    room.elements =
+    Entry entry;
+    entry.data = bucket.data;
+    entry.elements =
         BucketSlices::Of(bucket.data, communicator_.size()).padded();
-    room.bytes =
-        room.elements * static_cast<int64_t>(SizeOf(bucket.data.dtype));
-    room.gradients = bucket.gradients.size();
-    largest_ = std::max(largest_, room.bytes);
-    rooms_.push_back(std::move(room));
+    entry.bytes =
+        entry.elements * static_cast<int64_t>(SizeOf(bucket.data.dtype));
+    entry.gradients = bucket.gradients.size();
+    largest_ = std::max(largest_, entry.bytes);
+    entries_.push_back(std::move(entry));
   }
 }
 
@@ -34,22 +34,22 @@ void BucketPool::BeginStep() {
   MutexLock lock(&mutex_);
   exchanging_ = true;
   awaited_ = -1;
-  for (Room& room : rooms_) room.pending = room.gradients;
+  for (Entry& entry : entries_) entry.pending = entry.gradients;
 }
 
-void BucketPool::AwaitRoom(int bucket) {
+void BucketPool::AwaitSpace(int bucket) {
   if (wait_ <= absl::ZeroDuration()) return;
   MutexLock lock(&mutex_);
-  const Room& room = rooms_[static_cast<size_t>(bucket)];
+  const Entry& entry = entries_[static_cast<size_t>(bucket)];
   (void)changed_.WaitFor(&mutex_, wait_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return room.block.owner != nullptr ||
-           needed_ + room.bytes <= kKept * largest_ || starved();
+    return entry.block.owner != nullptr ||
+           needed_ + entry.bytes <= kKept * largest_ || starved();
   });
 }
 
 void BucketPool::NoteGradient(int bucket) {
   MutexLock lock(&mutex_);
-  --rooms_[static_cast<size_t>(bucket)].pending;
+  --entries_[static_cast<size_t>(bucket)].pending;
 }
 
 void BucketPool::SetAwaited(int bucket) {
@@ -66,60 +66,60 @@ void BucketPool::EndExchange() {
 
 absl::StatusOr<Span> BucketPool::Take(int bucket) {
   MutexLock lock(&mutex_);
-  Room& room = rooms_[static_cast<size_t>(bucket)];
-  if (room.block.owner == nullptr) {
+  Entry& entry = entries_[static_cast<size_t>(bucket)];
+  if (entry.block.owner == nullptr) {
     // The smallest that fits. A much larger one would be missed by a bucket of
     // its own size, for which another one would be allocated.
     auto best = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
-      if (it->bytes < room.bytes || it->bytes > 2 * room.bytes) continue;
+      if (it->bytes < entry.bytes || it->bytes > 2 * entry.bytes) continue;
       if (best == free_.end() || it->bytes < best->bytes) best = it;
     }
     if (best != free_.end()) {
-      room.block = std::move(*best);
+      entry.block = std::move(*best);
       free_.erase(best);
     } else {
-      COXSWAIN_ASSIGN_OR_RETURN(room.block, Allocate(room));
+      COXSWAIN_ASSIGN_OR_RETURN(entry.block, Allocate(entry));
     }
-    needed_ += room.bytes;
+    needed_ += entry.bytes;
     most_ = std::max(most_, needed_);
   }
-  Span data = room.data;
-  data.data = room.block.owner->span().data;
+  Span data = entry.data;
+  data.data = entry.block.owner->span().data;
   return data;
 }
 
-absl::StatusOr<BucketPool::Block> BucketPool::Allocate(const Room& room) {
-  Trim(room.bytes);
+absl::StatusOr<BucketPool::Block> BucketPool::Allocate(const Entry& entry) {
+  Trim(entry.bytes);
   absl::StatusOr<std::unique_ptr<BufferOwner>> owner =
-      communicator_.AllocateBuffer(room.elements, room.data.dtype);
+      communicator_.AllocateBuffer(entry.elements, entry.data.dtype);
   if (!owner.ok()) {
     return WithPrefix(
-        absl::StrCat("memory of ", room.bytes, " bytes for a bucket, beside ",
+        absl::StrCat("memory of ", entry.bytes, " bytes for a bucket, beside ",
                      use_.bytes, " that buckets hold: "),
         owner.status());
   }
-  use_.bytes += room.bytes;
+  use_.bytes += entry.bytes;
   use_.peak_bytes = std::max(use_.peak_bytes, use_.bytes);
   ++use_.allocations;
-  return Block{*std::move(owner), room.bytes};
+  return Block{*std::move(owner), entry.bytes};
 }
 
 void BucketPool::GiveBack(int bucket) {
   MutexLock lock(&mutex_);
-  PutBack(rooms_[static_cast<size_t>(bucket)]);
+  PutBack(entries_[static_cast<size_t>(bucket)]);
 }
 
-void BucketPool::PutBack(Room& room) {
-  if (room.block.owner == nullptr) return;
-  needed_ -= room.bytes;
-  free_.push_back(std::exchange(room.block, Block()));
+void BucketPool::PutBack(Entry& entry) {
+  if (entry.block.owner == nullptr) return;
+  needed_ -= entry.bytes;
+  free_.push_back(std::exchange(entry.block, Block()));
   changed_.NotifyAll();
 }
 
 void BucketPool::EndStep() {
   MutexLock lock(&mutex_);
-  for (Room& room : rooms_) PutBack(room);
+  for (Entry& entry : entries_) PutBack(entry);
   most_before_ = std::exchange(most_, 0);
   Trim(0);
 }

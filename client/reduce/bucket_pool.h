@@ -45,7 +45,7 @@ class BucketPool {
   // For the marking threads: Take is about to be called for this bucket. Waits
   // while kKept buckets' memory is in use by others, up to `wait`, and no
   // longer than the exchange thread has something to do.
-  void AwaitRoom(int bucket);
+  void AwaitSpace(int bucket);
   // A gradient of the bucket is ready.
   void NoteGradient(int bucket);
   // For the exchange thread: it needs this bucket next; -1: it has what it
@@ -69,7 +69,7 @@ class BucketPool {
     std::unique_ptr<BufferOwner> owner;
     int64_t bytes = 0;
   };
-  struct Room {
+  struct Entry {
     Span data;             // of the bucket, without memory
     int64_t elements = 0;  // with padding
     int64_t bytes = 0;     // of these
@@ -81,11 +81,12 @@ class BucketPool {
   // Returns whether the exchange cannot go on until a gradient is ready.
   bool starved() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !exchanging_ ||
-           (awaited_ >= 0 && rooms_[static_cast<size_t>(awaited_)].pending > 0);
+           (awaited_ >= 0 &&
+            entries_[static_cast<size_t>(awaited_)].pending > 0);
   }
-  absl::StatusOr<Block> Allocate(const Room& room)
+  absl::StatusOr<Block> Allocate(const Entry& entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void PutBack(Room& room) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PutBack(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Frees what is not in use until what is held, with `more` bytes, is within
   // bounds.
   void Trim(int64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -97,7 +98,7 @@ class BucketPool {
   CondVar changed_;
   bool exchanging_ ABSL_GUARDED_BY(mutex_) = false;
   int awaited_ ABSL_GUARDED_BY(mutex_) = -1;
-  std::vector<Room> rooms_ ABSL_GUARDED_BY(mutex_);  // by bucket
+  std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // by bucket
   std::vector<Block> free_ ABSL_GUARDED_BY(mutex_);
   int64_t largest_ ABSL_GUARDED_BY(mutex_) = 0;  // bucket, in bytes
   int64_t needed_ ABSL_GUARDED_BY(mutex_) = 0;   // by buckets, now

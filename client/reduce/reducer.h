@@ -319,7 +319,7 @@ class Reducer {
   bool NormByVote() const;
   // Adds to a vote what this rank's slices have.
   schedule::Vote WithSums(const schedule::Vote& vote) const;
-  // Clips by what the decision says, or else by one collective.
+  // Clips by the sums in the decision, or else by one collective.
   absl::Status TakeNorm(const schedule::Decision& decision);
   void Publish(const StepReport& report);
   absl::Status CheckCommit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -122,7 +122,7 @@ GradientMarks::Mark Reducer::Zeros() const {
 absl::StatusOr<Span> Reducer::Memory(int parameter) {
   const GradientPlace& place = Place(parameter);
   if (pool_ == nullptr) return place.view;
-  pool_->AwaitRoom(place.bucket);
+  pool_->AwaitSpace(place.bucket);
   COXSWAIN_ASSIGN_OR_RETURN(const Span bucket, pool_->Take(place.bucket));
   return bucket.Slice(place.offset, place.view.count);
 }
@@ -289,7 +289,7 @@ absl::Status Reducer::CheckCommit() const {
 }
 
 absl::Status Reducer::Commit() {
-  if (const absl::Status broken = status(); !broken.ok()) {
+  if (absl::Status broken = status(); !broken.ok()) {
     EndStep();
     return broken;
   }

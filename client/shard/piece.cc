@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 
 namespace coxswain {
 namespace {
@@ -147,6 +148,15 @@ absl::Status CheckPiece(const TensorPiece& piece) {
   }
   return NoPiece(piece, absl::StrCat("elements [", piece.begin, ", ", piece.end,
                                      ") of a box of ", count));
+}
+
+absl::Status CheckMemory(const PieceMemory& memory) {
+  COXSWAIN_RETURN_IF_ERROR(CheckPiece(memory.piece));
+  if (memory.data != nullptr || memory.piece.count() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(Describe(memory.piece), " has no memory"));
 }
 
 std::vector<PieceRun> Intersect(const TensorPiece& have,

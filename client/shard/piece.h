@@ -74,6 +74,9 @@ std::string Describe(const TensorPiece& piece);
 // tensor of more bytes than 2^63.
 absl::Status CheckPiece(const TensorPiece& piece);
 
+// Fails likewise for what is no piece, and for elements without memory.
+absl::Status CheckMemory(const PieceMemory& memory);
+
 // Elements that two pieces have in common: [from, from + count) of one's own
 // elements are [to, to + count) of the other's.
 struct PieceRun {

@@ -35,21 +35,13 @@ std::vector<TensorPiece> PiecesOf(const std::vector<PieceMemory>& memory) {
   return pieces;
 }
 
-absl::Status CheckList(const std::vector<PieceMemory>& list) {
-  for (const PieceMemory& one : list) {
-    COXSWAIN_RETURN_IF_ERROR(CheckPiece(one.piece));
-    if (one.data == nullptr && one.piece.count() > 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Describe(one.piece), ": it has no memory"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::string> Serialize(const std::vector<PieceMemory>& have,
                                       const std::vector<PieceMemory>& want) {
-  COXSWAIN_RETURN_IF_ERROR(CheckList(have));
-  COXSWAIN_RETURN_IF_ERROR(CheckList(want));
+  for (const std::vector<PieceMemory>* list : {&have, &want}) {
+    for (const PieceMemory& one : *list) {
+      COXSWAIN_RETURN_IF_ERROR(CheckMemory(one));
+    }
+  }
   COXSWAIN_ASSIGN_OR_RETURN(std::string bytes,
                             SerializePieceTable(PiecesOf(have)));
   COXSWAIN_ASSIGN_OR_RETURN(const std::string wanted,

@@ -12,7 +12,7 @@
 namespace coxswain {
 
 struct PieceExchangeOptions {
-  // Of what the ranks say of their pieces, all ranks together.
+  // Of the tables of pieces of all ranks together.
   int64_t max_table_bytes = int64_t{1} << 30;
   // For each collective and message.
   absl::Duration timeout = absl::Minutes(5);

@@ -14,6 +14,7 @@
 #include "client/comm/in_process/in_process_world.h"
 #include "client/reduce/bucket_layout.h"
 #include "client/shard/shard_layout.h"
+#include "client/shard/shard_layout_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/in_threads.h"
@@ -65,18 +66,6 @@ void ExpectFilled(const Holding& holding) {
   Holding right = holding;
   Fill(right);
   EXPECT_EQ(holding.elements, right.elements);
-}
-
-ShardLayout LayoutOf(const std::vector<ParameterSpec>& parameters, int ranks,
-                     int64_t bucket_bytes) {
-  BucketPlanOptions options;
-  options.first_bucket_bytes = bucket_bytes;
-  options.bucket_bytes = bucket_bytes;
-  auto buckets = PlanBuckets(options, parameters);
-  EXPECT_OK(buckets);
-  auto layout = ShardLayout::Create(*std::move(buckets), ranks);
-  EXPECT_OK(layout);
-  return *std::move(layout);
 }
 
 void AddPieces(const ShardLayout& layout, int rank,

@@ -12,6 +12,7 @@
 #include "base/status_matchers.h"
 #include "client/reduce/bucket_layout.h"
 #include "client/shard/piece_index.h"
+#include "client/shard/shard_layout_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,18 +29,6 @@ ParameterSpec Parameter(const std::string& name, std::vector<int64_t> shape,
   parameter.shape = std::move(shape);
   parameter.dtype = dtype;
   return parameter;
-}
-
-ShardLayout LayoutOf(const std::vector<ParameterSpec>& parameters, int ranks,
-                     int64_t bucket_bytes = 1 << 20) {
-  BucketPlanOptions options;
-  options.first_bucket_bytes = bucket_bytes;
-  options.bucket_bytes = bucket_bytes;
-  auto buckets = PlanBuckets(options, parameters);
-  EXPECT_OK(buckets);
-  auto layout = ShardLayout::Create(*std::move(buckets), ranks);
-  EXPECT_OK(layout);
-  return *std::move(layout);
 }
 
 TEST(ShardLayoutTest, SlicesAreWholeCacheLinesAndTheLastOnesMayBeShort) {

@@ -101,7 +101,7 @@ inline std::vector<NamedOptimizer> ElementWise() {
       Named<optim::Adagrad>("adagrad", optim::AdagradOptions(0.05))};
 }
 
-// A training program of one rank: sharded if options.zero says so.
+// A training program of one rank: sharded if options.zero is above 0.
 class ShardedProgram {
  public:
   ShardedProgram(Communicator* communicator, std::unique_ptr<Hook> hook,

@@ -42,7 +42,7 @@ class RankPieces {
 // among them, with values, two states of an optimizer and a count of steps.
 class ShardedModel {
  public:
-  // `width` scales it. `seed` says which model.
+  // `width` scales it. `seed` chooses the model.
   explicit ShardedModel(int64_t width, uint64_t seed = 1)
       : width_(width), seed_(seed) {}
 
