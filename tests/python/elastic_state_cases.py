@@ -2,6 +2,7 @@
 
 import array
 import dataclasses
+import datetime
 import io
 import os
 import select
@@ -13,6 +14,7 @@ import unittest.mock
 
 import numpy
 import torch
+import torch.distributed as dist
 
 import coxswain
 import coxswain.torch
@@ -246,6 +248,35 @@ class LeftBehindTest(unittest.TestCase):
         let.set()
         _group.finish()
         self.assertEqual(made, [1])
+
+    def test_a_group_that_waits_for_a_rank_holds_nobody_up(self):
+        real, other = dist.ProcessGroupGloo, []
+
+        def both(store, rank, size, timeout):
+            thread = threading.Thread(
+                target=lambda: other.append(real(store, 1, 2, timeout=timeout))
+            )
+            thread.start()
+            mine = real(store, rank, size, timeout=timeout)
+            thread.join()
+            return mine
+
+        _group._register()
+        with unittest.mock.patch.object(dist, "ProcessGroupGloo", both):
+            dist.init_process_group(
+                _group.GLOO, store=dist.HashStore(), rank=0, world_size=2,
+                timeout=datetime.timedelta(seconds=20),
+            )
+        held = [dist.group.WORLD]
+        exchange = held[0].allreduce([torch.ones(3)]).get_future()
+        _group.release(held)
+        # So this thread goes on meanwhile, and need not wait for the timeout.
+        other.clear()
+        _group.finish()
+        with self.assertRaises(RuntimeError) as raised:
+            exchange.value()
+        self.assertRegex(str(raised.exception), "(?i)connection|peer")
+        self.assertNotRegex(str(raised.exception), "(?i)timed out")
 
 
 class StateTest(unittest.TestCase):

@@ -70,17 +70,27 @@ def release(held: List[Any]) -> None:
 
     held: what else refers to them, such as a model; emptied.
     """
+    last: List[Any] = []
     if dist.is_initialized():
-        held.extend(dist.distributed_c10d._world.pg_map)
+        groups = list(dist.distributed_c10d._world.pg_map)
+        held.extend(groups)
+        last.extend(filter(None, map(_on_cpu, groups)))
+        del groups
         try:
             _end_groups()
         except RuntimeError as error:
             _logger.warning("torch's process group was not ended: %s", error)
+
+    def let_go() -> None:
+        held.clear()
+        last.clear()
+
     # Gloo's destructors wait for what is under way, on the thread that gives
     # the last reference up. Once one rank has closed its connections, its
-    # peers' end too.
+    # peers' end too. That of a ProcessGroup of torch 2.6 keeps Python's lock
+    # meanwhile, and the back end's does not: so the latter is given up last.
     thread = threading.Thread(
-        target=held.clear, name="coxswain-old-group", daemon=True
+        target=let_go, name="coxswain-old-group", daemon=True
     )
     thread.start()
     _leave_behind(thread)
@@ -98,6 +108,14 @@ def finish() -> None:
 def _leave_behind(thread: threading.Thread) -> None:
     alive = [one for one in _left_behind if one.is_alive()]
     _left_behind[:] = alive + [thread]
+
+
+def _on_cpu(group: Any) -> Any:
+    """Returns a group's back end for tensors on the CPU, or None."""
+    try:
+        return group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None
 
 
 def _end_groups() -> None:
