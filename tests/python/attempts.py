@@ -1,6 +1,7 @@
 """Attempts of jobs, one after the other, in the processes of one launcher."""
 
 import faulthandler
+import gc
 import glob
 import os
 import time
@@ -11,6 +12,7 @@ def attempts(scenes, plan, most=4):
     that there are, in processes that are forked once torch is loaded. A scene is
     the name of a function, or a program."""
     rank = int(os.environ["COXSWAIN_LOCAL_RANK"])
+    gc.freeze()  # As preloaded.py does.
     for number, (scene, job, attempt, ranks) in enumerate(plan):
         if rank < ranks:
             child = os.fork()

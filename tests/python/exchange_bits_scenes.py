@@ -19,6 +19,7 @@ from torch_scenes import (
     loss_of,
     pair,
     same,
+    seed,
     train,
     train_followed,
 )
@@ -46,14 +47,14 @@ class Whole(torch.nn.Module):
 
 
 def whole_loss_of(model, step, micro):
-    torch.manual_seed(1000 * step + 10 * micro + dist.get_rank())
+    seed(step, micro)
     x = torch.randint(-4, 5, (8, 32)).float()
     # Twice: a window of two halves it.
     return 2 * dist.get_world_size() * model(x).sum()
 
 
 def double_loss_of(model, step, micro):
-    torch.manual_seed(1000 * step + 10 * micro + dist.get_rank())
+    seed(step, micro)
     return model(torch.randn(8, 32).double()).square().mean()
 
 

@@ -2,6 +2,7 @@
 
 import faulthandler
 import functools
+import gc
 import hashlib
 import importlib
 import os
@@ -149,6 +150,7 @@ def main(scenes):
     names = sys.argv[1:]
     if len(names) > 1:
         importlib.import_module("torch._dynamo")  # optimizers do that
+        gc.freeze()  # As preloaded.py does.
         name = next(filter(_is_here, names), None)
         if name is None:
             return
