@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 
+import torch_ranks
 from program import Program
 from torch_python import torch_python
 
@@ -43,7 +44,8 @@ class Scene:
         self._coordinator = Program(
             [os.path.abspath("cli/coxswain"), "serve",
              "--listen", self.address,
-             "--state-dir", os.path.join(self.folder, "state")],
+             "--state-dir", os.path.join(self.folder, "state"),
+             "--lease", "4s"],
             environment(),
         )
         self.address = self._coordinator.line(
@@ -63,11 +65,13 @@ class Scene:
             file.write(_ENTRY_POINTS)
 
     def torchrun(self, *options, how, **more):
-        """Starts torchrun over torchrun_worker.py."""
+        """Starts torchrun over torchrun_worker.py, which finds torch loaded."""
+        worker = torch_ranks.python(WORKER, how, self.folder)
         return Program(
             [torch_python(), "-m", "torch.distributed.run",
-             "--monitor-interval", "0.1", *options, WORKER, how, self.folder],
+             "--monitor-interval", "0.1", *options, "--no-python", *worker],
             environment(
+                PRELOADED=torch_ranks.environment()["PRELOADED"],
                 COXSWAIN_LIBRARY=os.path.abspath("capi/libcoxswain_c.so"),
                 PYTHONPATH=os.pathsep.join(
                     [os.path.abspath("python"),
@@ -115,7 +119,7 @@ class Scene:
 
 def _is_worker(pid):
     try:
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            return WORKER.encode() in file.read()
+        with open("/proc/%d/comm" % pid) as file:
+            return file.read() == "torchrun_worker\n"
     except (FileNotFoundError, ProcessLookupError):
         return False

@@ -204,12 +204,15 @@ class RendezvousTest(unittest.TestCase):
         with Scene() as scene, scene.agent(
             "grows", *options, how="until"
         ) as stays, scene.agent("grows", *options, how="until") as dies:
-            self._await_training([stays, dies], world_size=2)
+            begin = self._await_training([stays, dies], world_size=2)
+            self.assertEqual(begin, 0)
             dies.kill()
-            self._await_training([stays], world_size=1)
+            shrunk = self._await_training([stays], world_size=1)
+            self.assertGreater(shrunk, 0)
             # The worker that has lost its agent has found its attempt over.
             with scene.agent("grows", *options, how="until") as comes:
-                self._await_training([stays, comes], world_size=2)
+                grown = self._await_training([stays, comes], world_size=2)
+                self.assertGreater(grown, shrunk)
                 self.assertEqual(len(scene.workers()), 2, scene.workers())
                 scene.finish()
                 self.assertEqual(stays.end(60), 0, stays.output)
@@ -231,8 +234,11 @@ class RendezvousTest(unittest.TestCase):
                 self.assertEqual(agent.output.count("JOINED"), 1, agent.output)
 
     def _await_training(self, agents, world_size):
-        for agent in agents:
-            agent.line("TRAINS world=%d " % world_size, timeout=90)
+        """Returns the step that they have begun from."""
+        line = r"TRAINS world=%d restarts=\d+ from=(\d+)$" % world_size
+        begins = {agent.line(line, timeout=90).group(1) for agent in agents}
+        begin, = begins
+        return int(begin)
 
     def test_what_cannot_be_is_one_sentence(self):
         cases = (

@@ -2,8 +2,9 @@
 
 HOW is "fail=MOMENT,...", where attempt N fails at the N-th moment, at one rank
 that differs from attempt to attempt, and later ones train and end; or "until",
-which trains until the file FOLDER/finish is there; or "stubborn", which does
-so too, and in attempt 0 fails at rank 0, while the others end only by SIGKILL.
+which goes on from the newest checkpoint, and trains until the file
+FOLDER/finish is there; or "stubborn", which does so too, and in attempt 0 fails
+at rank 0, while the others end only by SIGKILL.
 """
 
 import os
@@ -21,6 +22,7 @@ torch.set_num_threads(1)
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
 RESTARTS = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+EVERY = 2  # steps there is a checkpoint of those that train "until"
 
 
 class Failure:
@@ -73,33 +75,57 @@ def make_group(session, failure):
     cx._session._init_process_group(session, "gloo", None)
 
 
-def train(session, going, failure):
-    """Trains as a followed model does. torch's own wrappers and optimizers
-    import its compiler, which takes seconds."""
-    schedule = session.schedule
-    weights = torch.zeros(4)
-    while going(schedule.step, session):
-        gradient = torch.ones(4) * (RANK + 1)
-        if schedule.step == 1:
+def parts():
+    """Returns a model of four sums, and its optimizer."""
+    network = torch.nn.Linear(4, 1, bias=False)
+    torch.nn.init.zeros_(network.weight)
+    return network, torch.optim.SGD(network.parameters(), lr=1.0)
+
+
+def train(session, going, failure, how):
+    """Trains, from the newest checkpoint if there is one."""
+    network, optimizer = parts()
+    model = torch.nn.parallel.DistributedDataParallel(network)
+
+    def decided(decision):
+        if run.schedule.step == 2:
+            failure.at("decided")
+
+    run = cx.follow(
+        model, optimizer,
+        checkpoint={"model": network, "optimizer": optimizer},
+        on_decision=decided,
+        stop_on_sigterm=how != "stubborn",
+    )
+    begin = run.resume()
+    while not run.stopping and going(run.schedule.step, session):
+        if run.schedule.step == begin + 1:
             failure.at("kill")
             failure.at("exit")
             failure.at("exception")
-        schedule.announce(1)
-        torch.distributed.all_reduce(gradient)
-        decision = schedule.decide()
-        if schedule.step == 2:
-            failure.at("decided")
-        weights -= gradient
-        if schedule.step == 1:
+        # The gradient is the mean of the ranks' numbers, from 1 on.
+        model(torch.ones(1, 4) * (RANK + 1)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.counters["halves"] += WORLD_SIZE + 1
+        if run.schedule.step == begin + EVERY:
+            if trains_on(how):
+                run.save_if_asked()
+                session.checkpoints.wait(60)
             print(
-                "TRAINS world=%d restarts=%d" % (WORLD_SIZE, RESTARTS),
+                "TRAINS world=%d restarts=%d from=%d"
+                % (WORLD_SIZE, RESTARTS, begin),
                 flush=True,
             )
-        if decision.stop:
-            break
-    total = WORLD_SIZE * (WORLD_SIZE + 1) / 2
-    if weights.tolist() != [-total * schedule.step] * 4:
-        sys.exit("weights are %s after %d steps" % (weights, schedule.step))
+    if (network.weight * -2).tolist() != [[run.counters["halves"]] * 4]:
+        sys.exit(
+            "weights are %s after %d steps, and %s"
+            % (network.weight, run.schedule.step, run.counters)
+        )
+
+
+def trains_on(how):
+    return how in ("until", "stubborn")
 
 
 def until(path):
@@ -114,6 +140,8 @@ def until(path):
 
 
 def main(how, folder):
+    with open("/proc/self/comm", "w") as comm:
+        comm.write("torchrun_worker")  # torchrun_support looks for it.
     with open(os.path.join(folder, "pids"), "a") as pids:
         pids.write("%d\n" % os.getpid())
     moments = how[len("fail="):].split(",") if how.startswith("fail=") else []
@@ -123,7 +151,10 @@ def main(how, folder):
         print("ATTEMPT %d %s" % (RESTARTS, moment), flush=True)
     failure.at("start")
     failure.while_joining()
-    session = cx.init(process_group=False)
+    session = cx.init(
+        process_group=False,
+        plan={"checkpoint_every": EVERY if trains_on(how) else 0},
+    )
     print("JOINED %d" % RANK, flush=True)
     if (session.rank, session.world_size) != (RANK, WORLD_SIZE):
         sys.exit("rank %d is not torchrun's" % session.rank)
@@ -136,10 +167,10 @@ def main(how, folder):
             failure.moment = "kill"
         else:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if how in ("until", "stubborn"):
+    if trains_on(how):
         going = until(os.path.join(folder, "finish"))
     try:
-        train(session, going, failure)
+        train(session, going, failure, how)
     except RuntimeError:
         while how == "stubborn":
             signal.pause()
