@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import time
 import types
 
 import scene_support
@@ -493,6 +494,35 @@ def restarts(dies=True):
         optimizer.step()
         optimizer.zero_grad()
     print("STOPS at %d: %s" % (run.schedule.step, run.stopping), flush=True)
+
+
+def nodes():
+    """Goes on from the newest checkpoint, on as many ranks as there are, until
+    the file of that name is there."""
+    session = cx.init(plan={"checkpoint_every": 2})
+    network = torch.nn.Linear(4, 1, bias=False)
+    torch.nn.init.zeros_(network.weight)
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
+    run = cx.follow(
+        model, optimizer, checkpoint={"model": network, "optimizer": optimizer}
+    )
+    begin = run.resume()
+    while not run.stopping:
+        if run.schedule.step == begin + 4:
+            check(session.checkpoints.wait(60).step > begin)
+            print("TRAINS on %d from %d" % (session.world_size, begin))
+        if session.rank == 0 and os.path.exists(os.environ["ENOUGH"]):
+            run.request_stop("enough")
+        time.sleep(0.02)  # What a step would compute.
+        # The gradient is the mean of the ranks' numbers, from 1 on.
+        model(torch.ones(1, 4) * (session.rank + 1)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.counters["halves"] += session.world_size + 1
+    halves = run.counters["halves"]
+    check((network.weight * -2).tolist() == [[halves] * 4], halves)
+    print("STOPS: %s" % run.stopping)
 
 
 def together():

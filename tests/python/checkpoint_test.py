@@ -103,6 +103,36 @@ class RestartTest(unittest.TestCase):
             self.assert_saves_at_sigterm(ranks, coordinator, "mnist")
             self.assertEqual(ranks.end(), 0, ranks.output)
 
+    def test_a_node_goes_and_another_one_comes(self):
+        """With a launcher for each, which starts its worker again."""
+        with tempfile.TemporaryDirectory() as folder, Serve(
+            "--reattach-grace", "3s", "--last-call", "1s"
+        ) as coordinator:
+            enough = os.path.join(folder, "enough")
+
+            def launcher(node):
+                return Program(
+                    run("--coordinator", coordinator.address, "--job", "nodes",
+                        "--node", node, "--nnodes", "1:2", "--max-restarts",
+                        "3", ranks=1)
+                    + python(SCRIPT, "nodes"),
+                    environment(ENOUGH=enough),
+                )
+
+            with launcher("a") as stays, launcher("b") as goes:
+                stays.line("TRAINS on 2 from 0")
+                goes.kill()
+                begin = int(stays.line(r"TRAINS on 1 from (\d+)").group(1))
+                self.assertGreater(begin, 0)
+                with launcher("c") as comes:
+                    for one in (stays, comes):
+                        grown = one.line(r"TRAINS on 2 from (\d+)").group(1)
+                        self.assertGreater(int(grown), begin)
+                    open(enough, "w").close()
+                    for one in (stays, comes):
+                        self.assertEqual(one.end(), 0, one.output)
+                        self.assertIn("STOPS: rank 0: enough", one.output)
+
 
 if __name__ == "__main__":
     unittest.main()

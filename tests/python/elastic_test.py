@@ -13,6 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.abspath("tests/python"))
 
+from beside import BesideTest  # noqa: E402
 from program import TIMEOUT_S, Program  # noqa: E402
 from torch_ranks import CLI, SCENES, Serve, environment  # noqa: E402
 from torch_ranks import python, torchrun_command  # noqa: E402
@@ -163,7 +164,7 @@ class Job:
         self._folder.cleanup()
 
 
-class ElasticTest(unittest.TestCase):
+class ElasticTest(BesideTest):
     """Several stories in one job each, because each takes a while to form."""
 
     def assert_exact(self, output, workers):

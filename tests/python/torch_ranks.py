@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 
 from program import Program
 from torch_python import torch_python
@@ -26,25 +27,28 @@ class _Preloaded:
 
     def __init__(self):
         self.modules = ["torch", "torch._dynamo"]  # optimizers load both
+        self.socket = None  # once it is there
         self._folder = None
-
-    @property
-    def socket(self):
-        return self._folder and os.path.join(self._folder, "socket")
+        self._starting = threading.Lock()
 
     def start(self):
-        if self._folder is not None:
-            return
+        with self._starting:
+            if self._folder is None:
+                self._start()
+
+    def _start(self):
         # Not below TEST_TMPDIR: the path of a socket has 107 bytes at most.
         self._folder = tempfile.mkdtemp(dir="/tmp")
+        path = os.path.join(self._folder, "socket")
         self._process = subprocess.Popen(
-            [torch_python(), PRELOADED, "serve", self.socket, *self.modules],
+            [torch_python(), PRELOADED, "serve", path, *self.modules],
             env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             start_new_session=True,
         )
         atexit.register(self._end)
         if b"PRELOADED" not in self._process.stdout.readline():
             raise AssertionError("not loaded: %s" % self.modules)
+        self.socket = path
 
     def _end(self):
         self._process.stdin.close()

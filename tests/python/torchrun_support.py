@@ -44,8 +44,7 @@ class Scene:
         self._coordinator = Program(
             [os.path.abspath("cli/coxswain"), "serve",
              "--listen", self.address,
-             "--state-dir", os.path.join(self.folder, "state"),
-             "--lease", "4s"],
+             "--state-dir", os.path.join(self.folder, "state")],
             environment(),
         )
         self.address = self._coordinator.line(
