@@ -14,11 +14,13 @@ namespace coxswain::pipeline {
 namespace {
 
 // By ActionKind.
-constexpr absl::string_view kWords[] = {
-    "F",       "B",       "I",           "W",
-    "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",
-    "WAIT_SEND_F", "WAIT_SEND_B", "UNSHARD", "RESHARD",
-    "REDUCE_GRAD", "WAIT_REDUCE_GRAD"};
+constexpr absl::string_view kWords[] = {"F",           "B",
+                                        "I",           "W",
+                                        "SEND_F",      "RECV_F",
+                                        "SEND_B",      "RECV_B",
+                                        "WAIT_SEND_F", "WAIT_SEND_B",
+                                        "UNSHARD",     "RESHARD",
+                                        "REDUCE_GRAD", "WAIT_REDUCE_GRAD"};
 constexpr absl::string_view kOverlap = ")OVERLAP_F_B";
 constexpr size_t kMaxShown = 64;  // bytes of a text that an error repeats
 
@@ -76,9 +78,7 @@ absl::StatusOr<Action> ParseOne(absl::string_view text) {
 
 }  // namespace
 
-bool IsCompute(ActionKind kind) {
-  return kind <= ActionKind::kBackwardWeight;
-}
+bool IsCompute(ActionKind kind) { return kind <= ActionKind::kBackwardWeight; }
 bool IsSend(ActionKind kind) {
   return kind == ActionKind::kSendForward || kind == ActionKind::kSendBackward;
 }
@@ -130,8 +130,8 @@ absl::StatusOr<std::vector<Action>> ParseActions(absl::string_view text) {
   }
   std::vector<Action> actions;
   for (const absl::string_view part : absl::StrSplit(inner, ';')) {
-    COXSWAIN_ASSIGN_OR_RETURN(
-        const Action action, ParseOne(absl::StripAsciiWhitespace(part)));
+    COXSWAIN_ASSIGN_OR_RETURN(const Action action,
+                              ParseOne(absl::StripAsciiWhitespace(part)));
     if (!IsCompute(action.kind)) {
       return Refuse(text, absl::StrCat("overlaps ", ToString(action),
                                        ", which is none of F, B, I and W"));

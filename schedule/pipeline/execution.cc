@@ -139,8 +139,8 @@ Execution::Need Execution::NeedOf(int rank) const {
   if (IsReceive(action.kind)) {
     return {SenderOf(number), channel.sends[channel.received]};
   }
-  const int message = IsWaitForSend(action.kind) ? OrderOf(action)
-                                                 : channel.sent - capacity_;
+  const int message =
+      IsWaitForSend(action.kind) ? OrderOf(action) : channel.sent - capacity_;
   return {ReceiverOf(number), channel.receives[message]};
 }
 

@@ -139,7 +139,8 @@ absl::StatusOr<ScheduleSpec> ScheduleSpec::Parse(absl::string_view text) {
     if (option.empty() || option == "order=fifo" || option == "order=lifo") {
       return spec;
     }
-    return WrongSpec(text, "has no such option: write order=lifo or order=fifo");
+    return WrongSpec(text,
+                     "has no such option: write order=lifo or order=fifo");
   }
   if (name == "interleaved") {
     spec.kind = SpecKind::kInterleaved;
@@ -151,14 +152,15 @@ absl::StatusOr<ScheduleSpec> ScheduleSpec::Parse(absl::string_view text) {
       return spec;
     }
     return WrongSpec(text, absl::StrCat("has no such option: write chunks=2 "
-                                        "to ", kMaxChunks));
+                                        "to ",
+                                        kMaxChunks));
   }
   if (name != "1f1b" && name != "zb_h1") {
     return WrongSpec(
-        text, absl::StrCat("is not known: there are gpipe, 1f1b, interleaved "
-                           "and zb_h1",
-                           DidYouMean(name, {"gpipe", "1f1b", "interleaved",
-                                             "zb_h1"})));
+        text, absl::StrCat(
+                  "is not known: there are gpipe, 1f1b, interleaved "
+                  "and zb_h1",
+                  DidYouMean(name, {"gpipe", "1f1b", "interleaved", "zb_h1"})));
   }
   if (!option.empty()) return WrongSpec(text, "has an option; it takes none");
   spec.kind = name == "1f1b" ? SpecKind::k1f1b : SpecKind::kZbH1;
@@ -183,11 +185,10 @@ absl::StatusOr<Schedule> Generate(const ScheduleSpec& spec, int ranks,
                                   int micro_batches) {
   if (ranks < 1 || ranks > kMaxRanks || micro_batches < 1 ||
       micro_batches > kMaxMicroBatches) {
-    return WrongSpec(
-        spec.ToString(),
-        absl::StrCat("has 1 to ", kMaxRanks, " ranks and 1 to ",
-                     kMaxMicroBatches, " micro-batches, not ", ranks, " and ",
-                     micro_batches));
+    return WrongSpec(spec.ToString(),
+                     absl::StrCat("has 1 to ", kMaxRanks, " ranks and 1 to ",
+                                  kMaxMicroBatches, " micro-batches, not ",
+                                  ranks, " and ", micro_batches));
   }
   const int64_t passes = spec.kind == SpecKind::kZbH1 ? 3 : 2;
   const int64_t actions = passes * ranks * spec.chunks * micro_batches;

@@ -35,8 +35,8 @@ void AppendBands(const std::vector<std::string>& names,
   for (size_t begin = 0; begin < lines.front().size(); begin += band) {
     if (begin > 0) *text += "\n";
     for (size_t i = 0; i < lines.size(); ++i) {
-      std::string line = absl::StrCat(Padded(names[i], indent),
-                                      lines[i].substr(begin, band));
+      std::string line =
+          absl::StrCat(Padded(names[i], indent), lines[i].substr(begin, band));
       line.erase(line.find_last_not_of(' ') + 1);
       absl::StrAppend(text, line, "\n");
     }
@@ -74,8 +74,7 @@ std::string DrawPicture(const Schedule& schedule, const Timing& timing,
       if (!IsCompute(action.kind)) continue;
       const Interval& interval = timing.of_rank[rank][at];
       const size_t begin = std::llround(interval.begin) * unit;
-      const size_t length =
-          std::llround(interval.end - interval.begin) * unit;
+      const size_t length = std::llround(interval.end - interval.begin) * unit;
       if (length == 0) continue;
       line.replace(begin, length,
                    Padded(LabelOf(action, with_stage), length - 1, '-') + " ");

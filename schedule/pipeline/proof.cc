@@ -59,8 +59,10 @@ absl::Status StoppedError(const Schedule& schedule,
   std::string text = absl::StrCat(
       "it cannot run where a channel holds ",
       capacity == 0 ? std::string("no messages") : absl::StrCat(capacity),
-      capacity == 0 ? "" : capacity == 1 ? " message" : " messages", ": ",
-      circle.size(), " ranks wait for each other");
+      capacity == 0   ? ""
+      : capacity == 1 ? " message"
+                      : " messages",
+      ": ", circle.size(), " ranks wait for each other");
   for (size_t i = 0; i < std::min(circle.size(), kMaxShownWaits); ++i) {
     absl::StrAppend(&text, "\n  ", WaitText(schedule, execution, circle[i]));
   }

@@ -39,8 +39,9 @@ class Reading {
   // What has been done of a stage and a micro-batch: a bit for each kind.
   using Bits = uint16_t;
   static Bits BitOf(Kind kind) { return Bits{1} << static_cast<int>(kind); }
-  static constexpr Bits kBackwards = (1 << static_cast<int>(Kind::kBackward)) |
-                                     (1 << static_cast<int>(Kind::kBackwardInput));
+  static constexpr Bits kBackwards =
+      (1 << static_cast<int>(Kind::kBackward)) |
+      (1 << static_cast<int>(Kind::kBackwardInput));
 
   int stages() const { return static_cast<int>(rank_of_stage_.size()); }
   bool Has(int stage, int micro_batch, Bits bits) const {
@@ -55,8 +56,8 @@ class Reading {
         absl::StrCat(ToString(action), " of rank ", rank_, " ", why));
   }
   absl::Status Before(const Action& action, const Action& needed) const {
-    return Refuse(action, absl::StrCat("does not come after ",
-                                       ToString(needed), " on that rank"));
+    return Refuse(action, absl::StrCat("does not come after ", ToString(needed),
+                                       " on that rank"));
   }
 
   // Finds how many stages and micro-batches there are, and where stages are.
@@ -101,9 +102,9 @@ class Reading {
     const int64_t passes = int64_t{stages()} * micro_batches_;
     if (passes > actions) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "it has ", stages(), " stages and ", micro_batches_,
-          " micro-batches, so ", passes, " forward passes, and only ", actions,
-          " actions"));
+          "stages 0 to ", stages() - 1, " and micro-batches 0 to ",
+          micro_batches_ - 1, " make ", passes, " forward passes, and there ",
+          "are only ", actions, " actions"));
     }
     return absl::OkStatus();
   }
@@ -142,7 +143,8 @@ class Reading {
     COXSWAIN_RETURN_IF_ERROR(IsCompute(action.kind) ? CheckCompute(action)
                                                     : CheckTransfer(action));
     done |= BitOf(action.kind);
-    if (action.kind == Kind::kBackward || action.kind == Kind::kBackwardWeight) {
+    if (action.kind == Kind::kBackward ||
+        action.kind == Kind::kBackwardWeight) {
       --left_[action.stage];
     }
     return absl::OkStatus();
@@ -156,7 +158,8 @@ class Reading {
       return Before(action, reduce);
     }
     if (action.kind == Kind::kReduceGradient) {
-      if ((done & BitOf(action.kind)) != 0) return Refuse(action, "comes twice");
+      if ((done & BitOf(action.kind)) != 0)
+        return Refuse(action, "comes twice");
       if (left_[action.stage] > 0) {
         return Refuse(action, absl::StrCat("comes while backward passes of ",
                                            left_[action.stage],
@@ -199,8 +202,7 @@ class Reading {
                  ? absl::OkStatus()
                  : Before(action, {from, action.micro_batch, shown});
     }
-    return !transfers_ ||
-                   Has(action.stage, action.micro_batch, BitOf(receive))
+    return !transfers_ || Has(action.stage, action.micro_batch, BitOf(receive))
                ? absl::OkStatus()
                : Before(action, {action.stage, action.micro_batch, receive});
   }
@@ -269,10 +271,9 @@ class Reading {
         absl::StrCat("rank ", rank_, " has no ", ToString(action)));
   }
   absl::Status Unsent(const Action& receive, const Action& send) const {
-    return Refuse(receive,
-                  absl::StrCat("is of what nobody sends: rank ",
-                               rank_of_stage_[send.stage], " has no ",
-                               ToString(send)));
+    return Refuse(receive, absl::StrCat("is of what nobody sends: rank ",
+                                        rank_of_stage_[send.stage], " has no ",
+                                        ToString(send)));
   }
 
   const std::vector<Actions>& of_rank_;

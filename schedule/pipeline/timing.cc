@@ -44,16 +44,26 @@ class Clockwork {
     timing_.peak_activations.resize(schedule.ranks());
     held_.resize(schedule.ranks());
     now_.resize(schedule.ranks());
+    for (std::vector<double>& arrived : arrived_) {
+      arrived.resize(static_cast<size_t>(schedule.stages()) *
+                     schedule.micro_batches());
+    }
   }
 
   void Visit(int rank, int at) {
     const Action& action = schedule_.of_rank()[rank][at];
     double& now = now_[rank];
     if (IsTransfer(action.kind)) {
-      now = std::max(now, EndOfTransfer(rank, action));
-      timing_.of_rank[rank][at] = {now, now};
+      const double end = std::max(now, EndOfTransfer(rank, action));
+      timing_.of_rank[rank][at] = {now, end};
+      if (IsReceive(action.kind)) {
+        Arrived(action) = end;
+      } else {
+        now = end;
+      }
       return;
     }
+    if (NeedsMessage(action.kind)) now = std::max(now, Arrived(action));
     const double cost = CostOf(action);
     timing_.of_rank[rank][at] = {now, now + cost};
     now += cost;
@@ -93,6 +103,18 @@ class Clockwork {
       default:
         return 0;
     }
+  }
+
+  static bool NeedsMessage(ActionKind kind) {
+    return IsCompute(kind) && kind != ActionKind::kBackwardWeight;
+  }
+  // When the message of a receive, or of the pass that needs it, has arrived.
+  double& Arrived(const Action& action) {
+    const bool forward = action.kind == ActionKind::kForward ||
+                         action.kind == ActionKind::kReceiveForward;
+    return arrived_[forward ? 0 : 1][static_cast<size_t>(action.stage) *
+                                         schedule_.micro_batches() +
+                                     action.micro_batch];
   }
 
   double EndOf(int rank, int at) const { return timing_.of_rank[rank][at].end; }
@@ -148,6 +170,8 @@ class Clockwork {
   Timing timing_;
   std::vector<double> now_;  // by rank
   std::vector<int> held_;    // by rank: activations
+  // By stage and micro-batch: of activations, and of gradients.
+  std::vector<double> arrived_[2];
 };
 
 }  // namespace

@@ -31,8 +31,9 @@ struct Interval {
 };
 
 struct Timing {
-  // When each action of each rank runs, from 0 on. Transfers take no time of
-  // their ranks but for waits, which end with the action.
+  // When each action of each rank runs, from 0 on. A send ends when the message
+  // is in the channel; a receive lasts until the message is there, and the rank
+  // goes on meanwhile, up to the pass that needs it.
   std::vector<std::vector<Interval>> of_rank;
   double makespan = 0;       // when the last rank ends
   std::vector<double> busy;  // by rank: the time of its passes

@@ -17,9 +17,9 @@ void AppendReceive(const Schedule& schedule, const Action& pass,
   const bool forward = pass.kind == ActionKind::kForward;
   if (pass.kind == ActionKind::kBackwardWeight) return;
   if (AreApart(schedule, pass.stage, pass.stage + (forward ? -1 : 1))) {
-    list->push_back({pass.stage, pass.micro_batch,
-                     forward ? ActionKind::kReceiveForward
-                             : ActionKind::kReceiveBackward});
+    list->push_back(
+        {pass.stage, pass.micro_batch,
+         forward ? ActionKind::kReceiveForward : ActionKind::kReceiveBackward});
   }
 }
 void AppendSend(const Schedule& schedule, const Action& pass,
