@@ -30,8 +30,11 @@ void AppendBands(const std::vector<std::string>& names,
   size_t indent = 0;
   for (const std::string& name : names) indent = std::max(indent, name.size());
   indent += 2;
-  const size_t fits = width > indent ? (width - indent) / unit : 0;
-  const size_t band = std::max<size_t>(1, fits) * unit;
+  size_t units =
+      std::max<size_t>(1, width > indent ? (width - indent) / unit : 0);
+  // So that each line begins with a time.
+  if (units > kUnitsBetweenTimes) units -= units % kUnitsBetweenTimes;
+  const size_t band = units * unit;
   for (size_t begin = 0; begin < lines.front().size(); begin += band) {
     if (begin > 0) *text += "\n";
     for (size_t i = 0; i < lines.size(); ++i) {

@@ -14,8 +14,8 @@ namespace coxswain::pipeline {
 // which the rank waits. Lines are cut at `width` characters, and go on below.
 //
 //   time    0              5
-//   rank 0  F0 F1 .  B0--- .  B1---
-//   rank 1  .  F0 B0--- F1 B1---
+//   rank 0  F0 F1 .  .  B0--- .  B1---
+//   rank 1  .  F0 B0--- F1 B1--- .  .
 //
 // `timing` is that of the schedule.
 std::string DrawPicture(const Schedule& schedule, const Timing& timing,
