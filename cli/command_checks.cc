@@ -122,6 +122,20 @@ std::string Check(PlanSetOptions& set) {
   return "";
 }
 
+// Writes the number of chunks where a spec has it.
+std::string Check(PlanScheduleOptions& plan) {
+  if (plan.ranks == 0 || plan.accumulation == 0) {
+    return "give --ranks and --accumulation, as in --ranks 4 --accumulation 8";
+  }
+  if (plan.chunks == 0) return "";
+  if (plan.pipeline != "interleaved") {
+    return absl::StrCat("--chunks is for --pipeline interleaved, not for ",
+                        plan.pipeline);
+  }
+  plan.pipeline = absl::StrCat("interleaved(chunks=", plan.chunks, ")");
+  return "";
+}
+
 }  // namespace
 
 std::string CheckCombination(CommandLine& line) {
@@ -145,6 +159,8 @@ std::string CheckCombination(CommandLine& line) {
                         line.plan_show.security);
     case Command::kPlanSet:
       return Check(line.plan_set);
+    case Command::kPlanSchedule:
+      return Check(line.plan_schedule);
     case Command::kWhy:
       return CheckAsked(line.why.coordinator, line.why.job, line.why.security);
     case Command::kCheckpoint:

@@ -121,8 +121,10 @@ std::string PlanNames() {
 }
 
 void AddPlanCommands(CLI::App* root, CommandLine* line) {
-  CLI::App* plan =
-      root->add_subcommand("plan", "Show or change the plan of a job.");
+  CLI::App* plan = root->add_subcommand(
+      "plan",
+      "Show or change the plan of a job, or draw and check "
+      "schedules of pipelines.");
   plan->require_subcommand(1);
   AddOptions(AddCommand(plan, "show",
                         "Show the plan of a job, and the next one:\n"
@@ -134,6 +136,20 @@ void AddPlanCommands(CLI::App* root, CommandLine* line) {
                         "coxswain plan set [JOB] CHANGE... [OPTIONS]",
                         PlanNames() + "\n" + kOtherExits),
              &line->plan_set);
+  AddOptions(
+      AddCommand(plan, "schedule",
+                 "Draw the schedule of a pipeline, prove that it comes "
+                 "to its end, and show its\nbubble and what ranks hold:\n"
+                 "coxswain plan schedule --ranks N --accumulation N "
+                 "[OPTIONS]",
+                 kOtherExits),
+      &line->plan_schedule);
+  AddOptions(AddCommand(plan, "check",
+                        "Check a schedule of torch.distributed.pipelining, or "
+                        "of another's making:\n"
+                        "coxswain plan check FILE [OPTIONS]",
+                        kOtherExits),
+             &line->plan_check);
 }
 
 struct CheckpointCommand {
@@ -366,7 +382,9 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
                                        absl::StrJoin(root.remaining(true), " "),
                                        FlagMeant(root.remaining(true), root)));
       }
-      if (error.get_name() != "RequiredError") {
+      // Of an option, or of a command in place of which there is another word.
+      if (error.get_name() != "RequiredError" ||
+          Commands(LastParsed(root)).empty()) {
         return UsageError(command, error.what());
       }
       const std::vector<std::string> rest = root.remaining(true);
@@ -398,6 +416,8 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"logs", Command::kLogs},
       {"plan show", Command::kPlanShow},
       {"plan set", Command::kPlanSet},
+      {"plan schedule", Command::kPlanSchedule},
+      {"plan check", Command::kPlanCheck},
       {"why", Command::kWhy},
       {"checkpoint list", Command::kCheckpoint},
       {"checkpoint show", Command::kCheckpoint},

@@ -26,6 +26,8 @@ struct CommandLine {
     kLogs,
     kPlanShow,
     kPlanSet,
+    kPlanSchedule,
+    kPlanCheck,
     kWhy,
     kCheckpoint,
     kCerts,
@@ -40,6 +42,8 @@ struct CommandLine {
   LogsOptions logs;
   JobOptions plan_show;
   PlanSetOptions plan_set;
+  PlanScheduleOptions plan_schedule;
+  PlanCheckOptions plan_check;
   JobOptions why;
   CheckpointOptions checkpoint;
   CertsOptions certs;

@@ -91,6 +91,32 @@ TEST_F(CommandLineTest, HooksTakesANameAndAFormat) {
   EXPECT_EQ(check.hooks.check, "fp16(noop)");
 }
 
+TEST_F(CommandLineTest, PlanScheduleAndCheckNeedNoCoordinator) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"plan", "schedule", "--ranks", "4", "--accumulation",
+                        "8", "--pipeline", "interleaved", "--chunks", "3",
+                        "--capacity", "0", "--csv"}));
+  EXPECT_EQ(line.command, Command::kPlanSchedule);
+  EXPECT_EQ(line.plan_schedule.pipeline, "interleaved(chunks=3)");
+  EXPECT_EQ(line.plan_schedule.ranks, 4);
+  EXPECT_EQ(line.plan_schedule.accumulation, 8);
+  EXPECT_EQ(line.plan_schedule.capacity, 0);
+  EXPECT_TRUE(line.plan_schedule.csv);
+  Set("COXSWAIN_RANKS", "2");
+  ASSERT_OK_AND_ASSIGN(
+      line, ParseCommandLine({"plan", "schedule", "--accumulation", "8"}));
+  EXPECT_EQ(line.plan_schedule.pipeline, "1f1b");
+  EXPECT_EQ(line.plan_schedule.ranks, 2);
+  EXPECT_EQ(line.plan_schedule.capacity, -1);
+  EXPECT_FALSE(line.plan_schedule.csv);
+  ASSERT_OK_AND_ASSIGN(
+      line, ParseCommandLine({"plan", "check", "a.csv", "--capacity", "2"}));
+  EXPECT_EQ(line.command, Command::kPlanCheck);
+  EXPECT_EQ(line.plan_check.file, "a.csv");
+  EXPECT_EQ(line.plan_check.capacity, 2);
+}
+
 TEST_F(CommandLineTest, PlanCommandsTakeAJobOrLeaveItOut) {
   Set("COXSWAIN_COORDINATOR", "head:7077");
   ASSERT_OK_AND_ASSIGN(CommandLine show,
@@ -569,6 +595,17 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
       {{"plan", "set", "x", "y", "--coordinator", "h:1"}, "'y' is not NAME="},
       {{"plan", "set", "tail=drop", "--expect", "0", "--coordinator", "h:1"},
        "must be a version"},
+      {{"plan", "schedule", "--ranks", "4"}, "give --ranks and --accumulation"},
+      {{"plan", "schedule", "--ranks", "0", "--accumulation", "8"},
+       "whole number from 1 to 4096"},
+      {{"plan", "schedule", "--pipeline", "1f1d"}, "did you mean '1f1b'?"},
+      {{"plan", "schedule", "--ranks", "4", "--accumulation", "8", "--chunks",
+        "2"},
+       "--chunks is for --pipeline interleaved, not for 1f1b"},
+      {{"plan", "schedule", "--chunks", "1"}, "whole number from 2 to 64"},
+      {{"plan", "check"}, "FILE"},
+      {{"plan", "check", "a.csv", "b.csv"}, "b.csv"},
+      {{"plan", "check", "a.csv", "--capacity", "-1"}, "--capacity"},
       {{"hooks", "--json", "--markdown"}, "give only one of"},
       {{"hooks", "--json", "--check", "fp16"}, "give only one of"},
       {{"hooks", "--check", ""}, "must be a spec or @FILE"},
@@ -589,9 +626,10 @@ TEST_F(CommandLineTest, WrongVariablesAreErrors) {
 
 TEST_F(CommandLineTest, HelpOfEveryCommandListsTheThreeWays) {
   const std::map<std::string, std::string> variables = {
-      {"serve", "COXSWAIN_LISTEN"},       {"run", "COXSWAIN_NPROC"},
-      {"status", "COXSWAIN_COORDINATOR"}, {"plan.show", "COXSWAIN_JOB"},
-      {"plan.set", "COXSWAIN_EXPECT"},    {"why", "COXSWAIN_JSON"},
+      {"serve", "COXSWAIN_LISTEN"},        {"run", "COXSWAIN_NPROC"},
+      {"status", "COXSWAIN_COORDINATOR"},  {"plan.show", "COXSWAIN_JOB"},
+      {"plan.set", "COXSWAIN_EXPECT"},     {"why", "COXSWAIN_JSON"},
+      {"plan.schedule", "COXSWAIN_RANKS"}, {"plan.check", "COXSWAIN_CAPACITY"},
       {"hooks", "COXSWAIN_CHECK"}};
   for (const auto& [command, variable] : variables) {
     std::vector<std::string> words = absl::StrSplit(command, '.');

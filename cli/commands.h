@@ -57,6 +57,18 @@ std::string FormatPlans(const std::string& job,
 std::string FormatPlansJson(const std::string& job,
                             const v1::GetPlanResponse& plans);
 
+// Returns what `coxswain plan schedule` prints: the actions of a pipeline's
+// ranks over time, its bubble and what its ranks hold, or its CSV. Fails with
+// INVALID_ARGUMENT if it would be too large, and with FAILED_PRECONDITION if it
+// cannot run with the given capacity. Calls no coordinator.
+absl::StatusOr<std::string> DescribeSchedule(
+    const PlanScheduleOptions& options);
+
+// Returns what `coxswain plan check` prints: the same of a file. Fails
+// likewise, with INVALID_ARGUMENT also where the file holds no schedule, and
+// with NOT_FOUND if it cannot be read.
+absl::StatusOr<std::string> CheckSchedule(const PlanCheckOptions& options);
+
 // Returns what `coxswain why` prints: where each rank of a job is in its
 // schedule. Fails as FindJob.
 absl::StatusOr<std::string> ShowWhy(const JobOptions& options,

@@ -144,6 +144,10 @@ int Main(const std::vector<std::string>& args) {
       return PrintAnswer(SetPlan(line->plan_set, *StubOf(line->plan_set),
                                  RandomSource::System()),
                          line->plan_set);
+    case Command::kPlanSchedule:
+      return PrintOrFail(DescribeSchedule(line->plan_schedule));
+    case Command::kPlanCheck:
+      return PrintOrFail(CheckSchedule(line->plan_check));
     case Command::kWhy:
       return PrintAnswer(ShowWhy(line->why, *StubOf(line->why)), line->why);
     case Command::kCheckpoint: {

@@ -20,6 +20,8 @@
 #include "cli/address.h"
 #include "client/comm/backends/registry.h"
 #include "client/device/selection.h"
+#include "schedule/pipeline/action.h"
+#include "schedule/pipeline/generate.h"
 #include "server/open_state.h"
 
 namespace coxswain {
@@ -317,6 +319,18 @@ void AddMembership(CLI::App* app, server::MembershipOptions* membership) {
               "one more");
 }
 
+std::string CheckPipeline(const std::string& text) {
+  return std::string(pipeline::ScheduleSpec::Parse(text).status().message());
+}
+
+void AddCapacity(CLI::App* app, int* capacity) {
+  AddNumber(app, "capacity", capacity, 0, pipeline::kMaxMicroBatches,
+            "the messages that a channel between stages holds, sent and not "
+            "yet received; 0: a send waits for its receive. By default as many "
+            "as there are")
+      ->default_str("");
+}
+
 void AddLogFormat(CLI::App* app, std::string* format) {
   AddText(app, "log-format", format, "FORMAT",
           "format of the log: text, or json for one object per line",
@@ -547,6 +561,34 @@ void AddOptions(CLI::App* app, PlanSetOptions* options) {
           },
           "");
   AddTimeout(app, &options->timeout);
+}
+
+void AddOptions(CLI::App* app, PlanScheduleOptions* options) {
+  AddText(app, "pipeline", &options->pipeline, "SPEC",
+          "gpipe, gpipe(order=fifo), 1f1b, interleaved(chunks=N) or zb_h1",
+          CheckPipeline);
+  AddNumber(app, "ranks", &options->ranks, 1, pipeline::kMaxRanks,
+            "the ranks of the pipeline; required")
+      ->default_str("");
+  AddNumber(app, "accumulation", &options->accumulation, 1,
+            pipeline::kMaxMicroBatches, "the micro-batches of a step; required")
+      ->default_str("");
+  AddNumber(app, "chunks", &options->chunks, 2, pipeline::kMaxChunks,
+            "the stages of each rank, for interleaved")
+      ->default_str("");
+  AddCapacity(app, &options->capacity);
+  AddFlag(app, "--csv", "csv", &options->csv,
+          "print the actions instead, a line for each rank, as "
+          "torch.distributed.pipelining reads them");
+}
+
+void AddOptions(CLI::App* app, PlanCheckOptions* options) {
+  app->add_option("FILE", options->file,
+                  "a schedule as torch's _dump_csv writes it: a line for each "
+                  "rank, an action in each cell")
+      ->type_name("FILE")
+      ->required();
+  AddCapacity(app, &options->capacity);
 }
 
 void AddOptions(CLI::App* app, HooksOptions* options) {

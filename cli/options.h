@@ -129,6 +129,20 @@ struct PlanSetOptions {
   absl::Duration timeout = absl::Seconds(5);
 };
 
+struct PlanScheduleOptions {
+  std::string pipeline = "1f1b";  // for pipeline::ScheduleSpec
+  int ranks = 0;                  // required
+  int accumulation = 0;           // required
+  int chunks = 0;     // of `pipeline`, where that does not say; 0: not given
+  int capacity = -1;  // of channels; -1: any
+  bool csv = false;
+};
+
+struct PlanCheckOptions {
+  std::string file;
+  int capacity = -1;  // of channels; -1: any
+};
+
 // The options of `checkpoint ...`.
 struct CheckpointOptions {
   enum class Action { kList, kShow, kExport, kImport, kVerify, kDelete, kNow };
@@ -168,6 +182,8 @@ void AddOptions(CLI::App* app, StatusOptions* options);
 void AddOptions(CLI::App* app, LogsOptions* options);
 void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
+void AddOptions(CLI::App* app, PlanScheduleOptions* options);
+void AddOptions(CLI::App* app, PlanCheckOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);
 // Declare the options of one action.
 void AddOptions(CLI::App* app, CheckpointOptions::Action action,

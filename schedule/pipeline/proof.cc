@@ -84,10 +84,18 @@ absl::Status Prove(const Schedule& schedule, int capacity) {
 }
 
 absl::StatusOr<int> LeastCapacity(const Schedule& schedule) {
-  // A channel never has more messages than there are micro-batches.
-  int enough = schedule.micro_batches();
-  COXSWAIN_RETURN_IF_ERROR(Prove(schedule, enough));
+  // A channel never has more messages than there are micro-batches. Most
+  // schedules need one or none.
+  const int most = schedule.micro_batches();
   int too_small = -1;
+  int enough = 0;
+  for (;;) {
+    const absl::Status proved = Prove(schedule, enough);
+    if (proved.ok()) break;
+    if (enough == most) return proved;
+    too_small = enough;
+    enough = std::min(most, std::max(1, 2 * enough));
+  }
   while (enough - too_small > 1) {
     const int middle = too_small + (enough - too_small) / 2;
     (Prove(schedule, middle).ok() ? enough : too_small) = middle;
