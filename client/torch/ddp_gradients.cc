@@ -45,6 +45,13 @@ std::unordered_set<const ::torch::autograd::Node*> NodesBehind(
   return seen;
 }
 
+// Returns whether a tensor is a view that alone holds the tensor it is a view
+// of, as the gradients of a Linear are.
+bool HidesItsBase(const Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == ::torch::kStrided &&
+         tensor.is_view() && tensor._base().use_count() == 1;
+}
+
 }  // namespace
 
 // ---- one parameter's gradient ----
@@ -69,9 +76,10 @@ bool ParameterGradient::InPlace(const Tensor& gradient) const {
 }
 
 bool ParameterGradient::Alone() const {
-  // While its hook runs, libtorch holds what .grad was made of, beside .grad.
-  const size_t owners = in_hook_ ? 2 : 1;
   const Tensor& gradient = parameter_.grad();
+  size_t owners = 1;
+  // While its hook runs, libtorch holds what .grad was made of, beside .grad.
+  if (incoming_ != nullptr) owners = HidesItsBase(*incoming_) ? 3 : 2;
   // One tensor may be the .grad of two parameters.
   return gradient.storage().use_count() <= owners && gradient.use_count() == 1;
 }
@@ -211,10 +219,11 @@ absl::Status DistributedDataParallel::MarkUnreached(const Tensor& loss) {
   return absl::OkStatus();
 }
 
-void DistributedDataParallel::OnGradient(Parameter& parameter) {
+void DistributedDataParallel::OnGradient(Parameter& parameter,
+                                         const Tensor& incoming) {
   if (!status_.ok()) return;
-  const absl::Cleanup leave = [&] { parameter.gradient.NoteHook(false); };
-  parameter.gradient.NoteHook(true);
+  const absl::Cleanup leave = [&] { parameter.gradient.NoteHook(nullptr); };
+  parameter.gradient.NoteHook(&incoming);
   parameter.used = parameter.used || parameter.gradient.defined();
   Keep(Guarded("separating gradients", [&] { parameter.gradient.Separate(); }));
   if (status_.ok() && !passes_.in_pass()) Keep(NoticePass());

@@ -72,9 +72,9 @@ class ParameterGradient {
   // new place, whose contents are up to the caller.
   void Point(const GradientPlace& place);
 
-  // Notes that the hook that libtorch calls once .grad is there has begun, or
-  // ended.
-  void NoteHook(bool inside) { in_hook_ = inside; }
+  // Notes that the hook that libtorch calls once .grad is there has begun, with
+  // what this was made of, or, with null, has ended.
+  void NoteHook(const ::torch::Tensor* incoming) { incoming_ = incoming; }
 
   // Gives this .grad memory of its own. Called in a pass, once .grad is there:
   // libtorch may give two parameters gradients in the same memory (of a +
@@ -116,7 +116,8 @@ class ParameterGradient {
   ::torch::Tensor parameter_;
   const bool as_view_;
   const bool sharded_;
-  bool in_hook_ = false;
+  // In the hook: see NoteHook.
+  const ::torch::Tensor* incoming_ = nullptr;
   ::torch::Tensor view_;
   // Where the reducer puts the average.
   ::torch::Tensor outside_;

@@ -265,8 +265,8 @@ DistributedDataParallel::Register(const Tensor& tensor) {
   parameter->hook_key = parameter->accumulate_grad->add_post_hook(
       std::make_unique<LambdaPostHook>(
           [this, raw = parameter.get()](const variable_list& outputs,
-                                        const variable_list&) {
-            OnGradient(*raw);
+                                        const variable_list& inputs) {
+            OnGradient(*raw, inputs[0]);
             return outputs;
           }));
   return parameter;

@@ -359,7 +359,8 @@ class DistributedDataParallel {
   // Begins the step, and marks what the pass will not reach.
   absl::Status MarkUnreached(const ::torch::Tensor& loss);
   // In the backward pass, after the parameter's .grad has been added to.
-  void OnGradient(Parameter& parameter);
+  // `incoming`: what libtorch has added to .grad.
+  void OnGradient(Parameter& parameter, const ::torch::Tensor& incoming);
   absl::Status NoticePass();
   absl::Status EnterPass();
   absl::Status Arrived(Parameter& parameter);
