@@ -43,7 +43,7 @@ void BucketPool::AwaitSpace(int bucket) {
   const Entry& entry = entries_[static_cast<size_t>(bucket)];
   (void)changed_.WaitFor(&mutex_, wait_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return entry.block.owner != nullptr ||
-           needed_ + entry.bytes <= kKept * largest_ || starved();
+           needed_ + entry.bytes <= (kKept - 1) * largest_ || starved();
   });
 }
 

@@ -42,9 +42,10 @@ class BucketPool {
 
   // Begins a step. Until EndExchange buckets are being exchanged, or awaited.
   void BeginStep();
-  // For the marking threads: Take is about to be called for this bucket. Waits
-  // while kKept buckets' memory is in use by others, up to `wait`, and no
-  // longer than the exchange thread has something to do.
+  // For the marking threads: Take is about to be called for this bucket, to
+  // copy a gradient there that is as large as it at most. Waits while the
+  // memory in use would be, with both, more than kKept buckets', up to `wait`,
+  // and no longer than the exchange thread has something to do.
   void AwaitSpace(int bucket);
   // A gradient of the bucket is ready.
   void NoteGradient(int bucket);

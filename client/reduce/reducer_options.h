@@ -62,10 +62,11 @@ struct ReducerOptions {
   // are marked: views have no memory. Each rank's own affair.
   bool release_buckets = false;
   // With release_buckets, what bounds memory where gradients come faster than
-  // they are exchanged: how long a call of MarkReady may wait while three
-  // buckets, or as much memory, are in use and the exchange is at work on them.
-  // It does not wait while the exchange itself waits for a gradient of this
-  // rank. 0: never, and so as many buckets have memory as need it.
+  // they are exchanged: how long a call of MarkReady may wait while two
+  // buckets, or as much memory, are in use and the exchange is at work on them,
+  // so that with the caller's own gradient there are three at most. It does not
+  // wait while the exchange itself waits for a gradient of this rank. 0: never,
+  // and so as many buckets have memory as need it.
   absl::Duration bucket_wait;
   // With slices, and both of them or none: the slices are those of the ranks of
   // hybrid.shard. Gradients are reduce-scattered exactly among these, and the

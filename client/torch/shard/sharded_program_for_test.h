@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_TORCH_SHARD_SHARDED_PROGRAM_FOR_TEST_H_
 
 #include <torch/nn/module.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -142,6 +143,40 @@ class ShardedProgram {
  private:
   const int rank_;
 };
+
+// Returns what one process comes to that has all ranks' batches, and clips if
+// max_norm is above 0.
+inline std::vector<::torch::Tensor> TrainAlone(const MakeOptimizer& make,
+                                               int ranks, int steps,
+                                               double max_norm = 0) {
+  OddModel model(::torch::kFloat64);
+  std::vector<::torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(model.parameters());
+  const auto optimizer = make(std::move(groups));
+  for (int step = 0; step < steps; ++step) {
+    optimizer->zero_grad();
+    for (int rank = 0; rank < ranks; ++rank) {
+      (model.Loss(1000 * rank + step) / ranks).backward();
+    }
+    if (max_norm > 0) {
+      ::torch::nn::utils::clip_grad_norm_(model.parameters(), max_norm);
+    }
+    optimizer->step();
+  }
+  return model.Values();
+}
+
+// Fails the test unless the parameters are these, but for rounding in float64.
+inline void ExpectClose(const OddModel& model,
+                        const std::vector<::torch::Tensor>& expected,
+                        const std::string& what) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference =
+        (model.weights()[i] - expected[i]).abs().max().item<double>();
+    EXPECT_LE(difference, 1e-12 * expected[i].abs().max().item<double>())
+        << what << ", parameter " << i;
+  }
+}
 
 // Fails the test unless both have the same bits.
 inline void ExpectSameBits(const OddModel& one, const OddModel& other,
