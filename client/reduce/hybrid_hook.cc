@@ -155,7 +155,24 @@ std::vector<HookPiece> CutForHook(const std::vector<ParameterSpec>& parameters,
 }
 
 HybridHook::HybridHook(Hook* inner, Communicator* shard, Communicator* replicas)
-    : inner_(*inner), shard_(*shard), replicas_(*replicas) {}
+    : inner_(*inner),
+      place_{shard->rank(), shard->size(), replicas->rank(), replicas->size()},
+      shard_(shard),
+      replicas_(replicas) {}
+
+HybridHook::HybridHook(std::unique_ptr<Hook> inner, const Place& place,
+                       std::vector<Bucket> buckets)
+    : owned_(std::move(inner)),
+      inner_(*owned_),
+      place_(place),
+      buckets_(std::move(buckets)) {}
+
+HybridHook::Copier HybridHook::MakeCopier() const {
+  return [place = place_, buckets = buckets_](std::unique_ptr<Hook> inner) {
+    return std::unique_ptr<Hook>(
+        new HybridHook(std::move(inner), place, buckets));
+  };
+}
 
 absl::Status HybridHook::Configure(const std::vector<ParameterSpec>& parameters,
                                    int /*world_size*/) {
@@ -164,9 +181,9 @@ absl::Status HybridHook::Configure(const std::vector<ParameterSpec>& parameters,
   std::vector<std::string> names;
   std::string lines;
   for (const Bucket& bucket : buckets_) {
-    const auto slices = BucketSlices::Of(bucket.data, shard_.size());
-    const int64_t begin = slices.begin(bucket.data.count, shard_.rank());
-    const int64_t count = slices.count(bucket.data.count, shard_.rank());
+    const auto slices = BucketSlices::Of(bucket.data, place_.slices);
+    const int64_t begin = slices.begin(bucket.data.count, place_.slice);
+    const int64_t count = slices.count(bucket.data.count, place_.slice);
     std::vector<HookPiece> pieces =
         CutForHook(parameters, bucket, begin, begin + count);
     if (pieces.empty()) pieces.push_back(NothingOf(parameters, bucket));
@@ -179,7 +196,7 @@ absl::Status HybridHook::Configure(const std::vector<ParameterSpec>& parameters,
     }
   }
   COXSWAIN_RETURN_IF_ERROR(WithPrefix(
-      "of this rank's slices: ", inner_.Configure(specs, replicas_.size())));
+      "of this rank's slices: ", inner_.Configure(specs, place_.replicas)));
   cut_ = std::move(cut);
   names_ = std::move(names);
   pieces_ = std::move(lines);
@@ -198,8 +215,8 @@ absl::StatusOr<std::unique_ptr<Exchange>> HybridHook::PrepareSlice(
     const Bucket& bucket, const BucketSlices& slices,
     Communicator& communicator) {
   const auto index = static_cast<size_t>(bucket.index);
-  const int64_t count = slices.count(bucket.data.count, shard_.rank());
-  if (&communicator != &shard_ || index >= cut_.size() ||
+  const int64_t count = slices.count(bucket.data.count, place_.slice);
+  if (&communicator != shard_ || index >= cut_.size() ||
       cut_[index].data.count != count) {
     return absl::InternalError(
         absl::StrCat("bucket ", bucket.index, " with a slice of ", count,
@@ -207,19 +224,19 @@ absl::StatusOr<std::unique_ptr<Exchange>> HybridHook::PrepareSlice(
                      " that hybrid sharding was configured with"));
   }
   return std::make_unique<HybridExchange>(&inner_, bucket, slices, cut_[index],
-                                          &shard_, &replicas_);
+                                          shard_, replicas_);
 }
 
 // ---- state ----
 
 HookState HybridHook::Pack(HookState inner, bool describes) const {
-  const int slice = shard_.rank();
+  const int slice = place_.slice;
   std::map<std::string, std::string> options;
   for (auto& [name, value] : inner.options) {
     options[SliceKey(slice, absl::StrCat(kOption, name))] = std::move(value);
   }
   if (describes) {
-    options[kShards] = absl::StrCat(shard_.size());
+    options[kShards] = absl::StrCat(place_.slices);
     options[SliceKey(slice, kPieces)] = pieces_;
   }
   inner.options = std::move(options);
@@ -227,11 +244,11 @@ HookState HybridHook::Pack(HookState inner, bool describes) const {
 }
 
 bool HybridHook::Unpack(const HookState& state, HookState* own) const {
-  const int slice = shard_.rank();
+  const int slice = place_.slice;
   const auto shards = state.options.find(kShards);
   const auto pieces = state.options.find(SliceKey(slice, kPieces));
   if (shards == state.options.end() || pieces == state.options.end() ||
-      shards->second != absl::StrCat(shard_.size()) ||
+      shards->second != absl::StrCat(place_.slices) ||
       pieces->second != pieces_) {
     return false;
   }
@@ -259,15 +276,26 @@ absl::Status HybridHook::LoadOwn(const HookState& state, double error_scale) {
   HookState own;
   if (Unpack(state, &own)) return inner_.LoadOwn(own, error_scale);
   return absl::FailedPreconditionError(absl::StrCat(
-      "the hook's state is of a rank with other slices; rank ", shard_.rank(),
-      " of ", shard_.size(),
+      "the hook's state is of a rank with other slices; rank ", place_.slice,
+      " of ", place_.slices,
       " in its shard group takes that of a rank in the same place, or the "
       "state of all"));
 }
 
-absl::StatusOr<HookState> HybridHook::SaveState(Communicator&) {
-  COXSWAIN_ASSIGN_OR_RETURN(HookState inner, inner_.SaveState(replicas_));
-  return Pack(std::move(inner), /*describes=*/replicas_.rank() == 0);
+absl::StatusOr<HookState> HybridHook::SaveState(Communicator& all) {
+  if (replicas_ != nullptr) return SaveAmong(*replicas_);
+  std::vector<int> ranks;
+  for (int replica = 0; replica < place_.replicas; ++replica) {
+    ranks.push_back(replica * place_.slices + place_.slice);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> replicas,
+                            all.Split(ranks));
+  return SaveAmong(*replicas);
+}
+
+absl::StatusOr<HookState> HybridHook::SaveAmong(Communicator& replicas) {
+  COXSWAIN_ASSIGN_OR_RETURN(HookState inner, inner_.SaveState(replicas));
+  return Pack(std::move(inner), /*describes=*/place_.replica == 0);
 }
 
 absl::Status HybridHook::LoadState(const HookState& state, int, int) {
@@ -278,19 +306,19 @@ absl::Status HybridHook::LoadState(const HookState& state, int, int) {
     own.spec = state.spec;
     own.step = state.step;
     own.tensors.clear();
-    if (!state.tensors.empty() && shard_.rank() == 0 && replicas_.rank() == 0) {
+    if (!state.tensors.empty() && place_.slice == 0 && place_.replica == 0) {
       const auto shards = state.options.find(kShards);
       LogWarning("hybrid_errors_reset",
                  {{"hook", inner_.spec()},
                   {"saved_shards",
                    shards == state.options.end() ? "1" : shards->second},
-                  {"shards", shard_.size()},
+                  {"shards", place_.slices},
                   {"effect",
                    "the slices are others than those that saved it: what had "
                    "not been sent is lost, once"}});
     }
   }
-  return inner_.LoadState(own, replicas_.rank(), replicas_.size());
+  return inner_.LoadState(own, place_.replica, place_.replicas);
 }
 
 }  // namespace coxswain

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_REDUCE_HYBRID_HOOK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,7 +54,16 @@ std::vector<HookPiece> CutForHook(const std::vector<ParameterSpec>& parameters,
 // outlive it.
 class HybridHook : public Hook {
  public:
+  // Makes of another hook like the inner one a hook like this one.
+  using Copier = std::function<std::unique_ptr<Hook>(std::unique_ptr<Hook>)>;
+
   HybridHook(Hook* inner, Communicator* shard, Communicator* replicas);
+
+  // Returns the copier for a copy of the state that is saved in another thread:
+  // what it makes exchanges nothing, has the slices that this hook has now, and
+  // saves among the ranks of the communicator that SaveState is given, which
+  // has all of both groups. It does not refer to this hook.
+  Copier MakeCopier() const;
 
   // Sets the buckets that the next call of Configure cuts.
   void SetBuckets(const std::vector<Bucket>& buckets) { buckets_ = buckets; }
@@ -85,15 +95,29 @@ class HybridHook : public Hook {
                          int world_size) override;
 
  private:
+  // This rank in its groups, and how many ranks they have.
+  struct Place {
+    int slice = 0;
+    int slices = 1;
+    int replica = 0;
+    int replicas = 1;
+  };
+
+  HybridHook(std::unique_ptr<Hook> inner, const Place& place,
+             std::vector<Bucket> buckets);
+
+  absl::StatusOr<HookState> SaveAmong(Communicator& replicas);
   // Puts the inner hook's options under names of this slice's own.
   HookState Pack(HookState inner, bool describes) const;
   // Returns the inner hook's state of this rank's slices; false: the state has
   // others.
   bool Unpack(const HookState& state, HookState* own) const;
 
+  const std::unique_ptr<Hook> owned_;  // a copy's inner hook
   Hook& inner_;
-  Communicator& shard_;
-  Communicator& replicas_;
+  const Place place_;
+  Communicator* const shard_ = nullptr;  // null: this is a copy
+  Communicator* const replicas_ = nullptr;
   std::vector<Bucket> buckets_;
   // By bucket: this rank's slice, as the inner hook's bucket, without memory.
   std::vector<Bucket> cut_;

@@ -108,6 +108,11 @@ class Reducer {
   // Returns the hook, whose state, with ReducerOptions::hybrid, is that of all
   // slices; between steps. Others than this one's are not to be asked then.
   Hook& hook() { return *hook_; }
+  // Returns what makes of a hook like the one that was given to the reducer one
+  // like hook(), for a copy of its state; null: it is one.
+  HybridHook::Copier HookCopier() const {
+    return hybrid_ != nullptr ? hybrid_->MakeCopier() : nullptr;
+  }
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return layout_->buckets(); }

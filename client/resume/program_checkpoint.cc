@@ -117,9 +117,11 @@ absl::StatusOr<bool> ProgramCheckpoint::Save(const Training& training,
       absl::StrCat(training.accumulator->plan().version);
   source.hook = training.hook;
   source.averager = training.averager;
-  source.make_hook = [make = options_.make_hook,
-                      plan = training.accumulator->plan()] {
-    return make(plan);
+  source.make_hook = [make = options_.make_hook, copy = training.copy_hook,
+                      plan = training.accumulator->plan()]()
+      -> absl::StatusOr<std::unique_ptr<Hook>> {
+    COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook, make(plan));
+    return copy == nullptr ? std::move(hook) : copy(std::move(hook));
   };
   source.parameters = training.parameters;
   source.fill_pieces = program_.fill_pieces;

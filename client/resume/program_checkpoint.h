@@ -67,6 +67,9 @@ class ProgramCheckpoint {
   struct Training {
     Accumulator* accumulator = nullptr;
     Hook* hook = nullptr;
+    // Makes of a hook that a plan names one like `hook`; null: it is one. See
+    // Reducer::HookCopier.
+    std::function<std::unique_ptr<Hook>(std::unique_ptr<Hook>)> copy_hook;
     Averager* averager = nullptr;  // may be null
     std::vector<ParameterSpec> parameters;
     // Exchanges whose decision this rank has.

@@ -27,6 +27,7 @@ ProgramCheckpoint::Training StateOf(DistributedDataParallel& ddp) {
   ProgramCheckpoint::Training training;
   training.accumulator = &ddp.accumulator();
   training.hook = &ddp.hook();
+  training.copy_hook = ddp.reducer().HookCopier();
   training.averager = ddp.averager();
   training.parameters = ddp.reducer().parameters();
   training.decided = ddp.decided();

@@ -9,20 +9,14 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "client/comm/in_process/in_process_world.h"
-#include "client/comm/memory_store.h"
-#include "client/comm/shm/shm_communicator.h"
-#include "client/comm/tcp/tcp_communicator.h"
 #include "client/reduce/bucket_slices.h"
 #include "client/reduce/hook_state.h"
 #include "client/reduce/hybrid_hook.h"
@@ -30,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "hooks/registry/registry.h"
 #include "schedule/fake_step_gate.h"
+#include "tests/integration/mesh_ranks.h"
 
 namespace coxswain::hybrid_reducer_test {
 namespace {
@@ -39,86 +34,8 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr absl::Duration kLong = absl::Seconds(60);
+constexpr absl::Duration kLong = kMeshTimeout;
 constexpr int64_t kMaxStateBytes = 64 << 20;
-
-// One rank of the mesh dp=replicas,shard=shards.
-struct MeshRank {
-  int rank = 0;
-  int size = 1;
-  std::unique_ptr<Communicator> data;
-  std::unique_ptr<Communicator> shard;
-  std::unique_ptr<Communicator> replicas;
-
-  bool first_replica() const { return replicas->rank() == 0; }
-};
-
-using Connect = std::function<std::unique_ptr<Communicator>(
-    const std::string& group, int rank, int size)>;
-
-// Groups within the process.
-class InProcess {
- public:
-  std::unique_ptr<Communicator> operator()(const std::string& group, int rank,
-                                           int size) {
-    MutexLock lock(&mutex_);
-    std::shared_ptr<InProcessWorld>& world = worlds_[group];
-    if (world == nullptr) world = InProcessWorld::Create(size, kLong);
-    return world->MakeRank(rank);
-  }
-
- private:
-  Mutex mutex_;
-  std::map<std::string, std::shared_ptr<InProcessWorld>> worlds_;
-};
-
-// Shared memory within a shard group, sockets between replicas.
-Connect TwoHosts() {
-  auto store = std::make_shared<MemoryStore>();
-  return [store](const std::string& group, int rank,
-                 int size) -> std::unique_ptr<Communicator> {
-    CommunicatorOptions options;
-    options.id = group;
-    options.rank = rank;
-    options.size = size;
-    options.store = store;
-    options.timeout = kLong;
-    auto connected = absl::StartsWith(group, "shard") ? ConnectShm(options)
-                                                      : ConnectTcp(options);
-    EXPECT_OK(connected);
-    return *std::move(connected);
-  };
-}
-
-// Runs a function once per rank, each in a thread.
-void OnMesh(int replicas, int shards, const Connect& connect,
-            const std::function<void(MeshRank&)>& run) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < replicas * shards; ++rank) {
-    threads.emplace_back([&, rank] {
-      MeshRank me;
-      me.rank = rank;
-      me.size = replicas * shards;
-      const int replica = rank / shards;
-      const int place = rank % shards;
-      me.data = connect("data", rank, me.size);
-      me.shard = connect(absl::StrCat("shard", replica), place, shards);
-      me.replicas = connect(absl::StrCat("dp", place), replica, replicas);
-      run(me);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-void OnMesh(int replicas, int shards,
-            const std::function<void(MeshRank&)>& run) {
-  auto groups = std::make_shared<InProcess>();
-  OnMesh(
-      replicas, shards,
-      [groups](const std::string& group, int rank, int size) {
-        return (*groups)(group, rank, size);
-      },
-      run);
-}
 
 std::vector<ParameterSpec> Model(DType dtype) {
   std::vector<ParameterSpec> parameters;
@@ -138,7 +55,7 @@ ReducerOptions OptionsOf(const MeshRank& me) {
   options.buckets = {2000, 6000};
   options.timeout = kLong;
   options.slices = true;
-  options.hybrid = {me.shard.get(), me.replicas.get()};
+  options.hybrid = me.groups();
   return options;
 }
 
@@ -548,6 +465,40 @@ TEST(HybridReducerTest, ARanksOwnStateFitsItsPlaceOnly) {
   });
 }
 
+// As a checkpoint does, beside training.
+TEST(HybridReducerTest, ACopyOfTheHookSavesTheSameState) {
+  for (const std::string& spec :
+       {std::string("int8(start_step=0)"), std::string(kPowerSgd)}) {
+    OnMesh(2, 3, [&](MeshRank& me) {
+      const auto hook = HookOf(spec);
+      const auto reducer =
+          Make(OptionsOf(me), Model(DType::kFloat32), hook.get(), me);
+      for (int64_t step = 0; step < 3; ++step) {
+        ASSERT_OK(RunStep(*reducer, me.rank, OfStep(step)));
+        ASSERT_OK(reducer->Commit());
+      }
+      const auto copy = reducer->HookCopier()(HookOf(spec));
+      ASSERT_OK(copy->Configure(reducer->parameters(), me.size));
+      ASSERT_OK_AND_ASSIGN(const HookState own, reducer->hook().SaveOwn());
+      ASSERT_OK(copy->LoadOwn(own, 1));
+      EXPECT_EQ(copy->ErrorNorm(), reducer->hook().ErrorNorm());
+      const int64_t replicas = me.replicas->sequence();
+      ASSERT_OK_AND_ASSIGN(
+          const HookState copied,
+          GatherHookState(*copy, *me.data, kMaxStateBytes, kLong));
+      EXPECT_EQ(me.replicas->sequence(), replicas) << "training's";
+      ASSERT_OK_AND_ASSIGN(
+          const HookState saved,
+          GatherHookState(reducer->hook(), *me.data, kMaxStateBytes, kLong));
+      EXPECT_EQ(SerializeHookState(copied), SerializeHookState(saved)) << spec;
+      const Bucket& bucket = reducer->buckets()[0];
+      EXPECT_THAT(copy->PrepareSlice(bucket, BucketSlices::Of(bucket.data, 3),
+                                     *me.shard),
+                  StatusIs(absl::StatusCode::kInternal, _));
+    });
+  }
+}
+
 TEST(HybridReducerTest, HooksChangeBetweenSteps) {
   OnMesh(2, 2, [](MeshRank& me) {
     const auto before = HookOf("allreduce");
@@ -584,13 +535,7 @@ TEST(HybridReducerTest, RanksOfAllGroupsAreCompared) {
 // Rank 0 has no group with rank 3 but that of all.
 TEST(HybridReducerTest, ALossEndsTheWaitsOfAllGroups) {
   for (const bool over_networks : {false, true}) {
-    auto groups = std::make_shared<InProcess>();
-    const Connect connect =
-        over_networks
-            ? TwoHosts()
-            : Connect([groups](const std::string& group, int rank, int size) {
-                return (*groups)(group, rank, size);
-              });
+    const ConnectMesh connect = over_networks ? TwoHosts() : InProcessMesh();
     OnMesh(2, 2, connect, [](MeshRank& me) {
       const auto hook = HookOf(kPowerSgd);
       const auto reducer =
