@@ -223,6 +223,12 @@ class Reducer {
   // before the step is committed or rolled back.
   absl::Status BroadcastFromRoot(const std::vector<Span>& spans, int root = 0);
 
+  // With ReducerOptions::slices: returns the communicator of the ranks that
+  // share them, each with the slice of its own rank there.
+  Communicator& slicing() const {
+    return options_.hybrid.shard != nullptr ? *options_.hybrid.shard
+                                            : *communicator_;
+  }
   // With ReducerOptions::slices: returns this rank's slice of a bucket, which
   // holds its averages once the step is finished; after a step whose ticket has
   // a `micro` above 0, their sum over the steps since the one with 0
@@ -256,11 +262,6 @@ class Reducer {
   Reducer(const ReducerOptions& options, Hook* hook,
           Communicator* communicator);
 
-  // Returns whose ranks have slices.
-  Communicator& slicing() const {
-    return options_.hybrid.shard != nullptr ? *options_.hybrid.shard
-                                            : *communicator_;
-  }
   // Returns what stands in for this hook; null: it does itself.
   std::unique_ptr<HybridHook> Wrap(Hook* hook) const;
   // INVALID_ARGUMENT if a hook's averages cannot be kept in slices.

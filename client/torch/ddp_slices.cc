@@ -50,9 +50,9 @@ std::vector<Tensor> DistributedDataParallel::OwnSlices() const {
 
 bool DistributedDataParallel::OwnSliceIsFinite(int parameter) const {
   for (const Bucket& bucket : reducer_->buckets()) {
-    const BucketSlices slices =
-        BucketSlices::Of(bucket.data, communicator_->size());
-    const int rank = communicator_->rank();
+    const Communicator& slicing = reducer_->slicing();
+    const BucketSlices slices = BucketSlices::Of(bucket.data, slicing.size());
+    const int rank = slicing.rank();
     const int64_t begin = slices.begin(bucket.data.count, rank);
     const int64_t end = begin + slices.count(bucket.data.count, rank);
     const Span own = reducer_->OwnSlice(bucket);

@@ -277,8 +277,11 @@ class DistributedDataParallel {
 
   // Returns the accumulator, for BeginEpoch, positions and other streams.
   Accumulator& accumulator() { return accumulator_; }
-  // Returns the hook, for SaveState and LoadState, between steps.
-  Hook& hook() { return *hook_; }
+  // Returns the hook, for SaveState and LoadState, between steps. With
+  // reducer.hybrid its state is that of all slices: Reducer::hook.
+  Hook& hook() {
+    return options_.reducer.hybrid.shard != nullptr ? reducer_->hook() : *hook_;
+  }
   // Returns the averager; null if there is none.
   Averager* averager() { return averager_.get(); }
   const Reducer& reducer() const { return *reducer_; }

@@ -7,7 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/logging.h"
+#include "base/mesh.h"
 #include "base/status_macros.h"
+#include "client/group/mesh_groups.h"
 #include "client/reduce/planned_step.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/session.h"
@@ -59,7 +62,12 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
 
 absl::Status CheckZero(const DistributedDataParallelOptions& options,
                        const Hook& hook, const Averager* averager) {
-  if (options.zero == 0) return absl::OkStatus();
+  if (options.zero == 0) {
+    if (options.reducer.hybrid.shard == nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "reducer.hybrid says which ranks share the state that zero shards, and "
+        "zero=0 shards none; set zero to 1 or 2, or leave it out");
+  }
   if (options.zero < 0 || options.zero > 2) {
     return absl::InvalidArgumentError(absl::StrCat(
         "zero is 0, 1 (each rank keeps a slice of the optimizer's state) or 2 "
@@ -99,6 +107,40 @@ std::map<std::string, std::string> SettingsOf(const schedule::Plan& plan) {
   std::map<std::string, std::string> settings = plan.terms.ToMap();
   settings["accumulation"] = absl::StrCat(plan.accumulation_steps);
   return settings;
+}
+
+// Hybrid sharding where the job's mesh has replicas and ranks that share the
+// state of each: the slices are then those of the shard group. Otherwise all
+// ranks share it.
+absl::Status FollowMesh(Session& session,
+                        DistributedDataParallelOptions* options) {
+  const Mesh& mesh = session.mesh();
+  const int shards = mesh.extent("shard");
+  HybridGroups& hybrid = options->reducer.hybrid;
+  if (options->zero == 0) {
+    if (shards > 1 && session.rank() == 0) {
+      LogWarning("mesh_shards_nothing",
+                 {{"job", session.job()},
+                  {"mesh", mesh.ToString()},
+                  {"effect",
+                   "with zero=0 each rank keeps the whole optimizer's state; "
+                   "set zero to 1 or 2 to share it along shard"}});
+    }
+    return absl::OkStatus();
+  }
+  if (shards == 1 || mesh.extent("dp") == 1) return absl::OkStatus();
+  if (hybrid.shard != nullptr) {
+    if (hybrid.shard->size() == shards) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("reducer.hybrid.shard has ", hybrid.shard->size(),
+                     " ranks, and the job's mesh is ", mesh.ToString(),
+                     ": leave reducer.hybrid out, which follows the mesh"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const MeshGroups groups, session.GroupsOf(mesh));
+  // The session keeps them.
+  hybrid.shard = &groups.shard->communicator();
+  hybrid.replicas = &groups.dp->communicator();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -203,7 +245,7 @@ absl::Status FollowSession(Session& session,
   options->plan = session.schedule().plan();
   options->changed_by_operator = session.ChangedByOperator(*options->plan);
   options->on_micro_batch = [&session] { session.schedule().NoteMicroBatch(); };
-  return absl::OkStatus();
+  return FollowMesh(session, options);
 }
 
 }  // namespace coxswain::torch

@@ -32,7 +32,8 @@ struct DistributedDataParallelOptions {
   // Includes find_unused_parameters, statistics, max_norm, caller_stream (on a
   // GPU; by default the current one: see CurrentStream), and the gate, where
   // steps are announced and decided. on_average and settings are set by this
-  // class; what a plan decides is taken from it.
+  // class; what a plan decides is taken from it. `hybrid`, with zero only, is
+  // set by FollowSession where the job has a mesh.
   ReducerOptions reducer;
 
   // The schedule that the program asks for. DescribeJob puts it into the
@@ -103,7 +104,8 @@ struct DistributedDataParallelOptions {
   // 1: the optimizer's state; 2: gradients, too. Above 0 the window's step is
   // ShardedOptimizer's (client/torch/shard), and .grad is undefined once it has
   // been exchanged: a rank has the averages of its slices alone, and clips by
-  // reducer.max_norm. Buckets and parameters stay as they are. In the CPU's
+  // reducer.max_norm. Slices are those of all ranks, or with reducer.hybrid of
+  // the shard group's. Buckets and parameters stay as they are. In the CPU's
   // memory. INVALID_ARGUMENT together with overlapped_optimizer, and with hooks
   // that let the ranks' parameters diverge.
   int zero = 0;
@@ -122,11 +124,15 @@ absl::StatusOr<JobManifest> DescribeJob(
 
 // Makes a DistributedDataParallel follow the job's plan (options->plan, of
 // which its hook is to be made, and what an operator has changed of it), have
-// its steps decided by the coordinator, and report its progress there. The
-// session outlives it. One wrapper at a time for each session: a second one on
-// the same stream would mix its rounds with the first's. Set make_hook as well
-// for plans that change the hook, and trace_file from SessionOptions. Fails as
-// ScheduleClient::Gate.
+// its steps decided by the coordinator, and report its progress there; and,
+// with options->zero, share its state as the job's mesh has it: where dp and
+// shard are above 1, within groups along `shard` (reducer.hybrid), which this
+// call connects on all ranks. The wrapper's communicator is that of all ranks.
+// The session outlives it. One wrapper at a time for each session: a second one
+// on the same stream would mix its rounds with the first's. Set make_hook as
+// well for plans that change the hook, and trace_file from SessionOptions.
+// Fails as ScheduleClient::Gate and Session::GroupsOf, and with
+// INVALID_ARGUMENT if reducer.hybrid is set and contradicts the mesh.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);
 

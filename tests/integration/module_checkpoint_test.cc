@@ -53,6 +53,7 @@ struct JobRun {
   int64_t width = 24;
   int accumulation = 1;
   int zero = 0;
+  std::string mesh;
   // Called on each rank after each step.
   std::function<void(Session&, int64_t step)> after_step;
 };
@@ -128,6 +129,7 @@ class ModuleCheckpointTest : public ::testing::Test {
     joining.identity = {"host-a", slot};
     joining.host = "host-a";
     joining.world_size = run.ranks;
+    joining.mesh = run.mesh;
     joining.join_timeout = joining.collective_timeout = kTimeout;
     COXSWAIN_ASSIGN_OR_RETURN(const auto session,
                               Session::Join(joining, manifest));
@@ -280,6 +282,55 @@ TEST_F(ModuleCheckpointTest, AShardedOptimizersGoesOnOnAnyNumberOfRanks) {
   EXPECT_THAT(Train(run).status,
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("is sharded, and this program's is not")));
+}
+
+// Replicas of shards, too, save for any mesh, and are loaded from any.
+TEST_F(ModuleCheckpointTest, AShardedOptimizersGoesOnOnAnyMesh) {
+  JobRun run;
+  run.zero = 2;
+  run.hook = "allreduce";
+  run.mesh = "dp=2,shard=2";
+  const Ended whole = Train(run);
+  ASSERT_OK(whole.status);
+  ASSERT_THAT(whole.reports, SizeIs(2));
+  ASSERT_OK(whole.reports[1].status);
+  run.every = 0;
+  for (const auto& [ranks, mesh] : std::vector<std::pair<int, std::string>>{
+           {4, "dp=2,shard=2"}, {6, "dp=*,shard=3"}, {3, ""}, {2, "dp=2"}}) {
+    SCOPED_TRACE(absl::StrCat(ranks, " ranks, mesh ", mesh));
+    run.ranks = ranks;
+    run.mesh = mesh;
+    run.resume = whole.reports[1].checkpoint_id;
+    const Ended loaded = Train(run);
+    ASSERT_OK(loaded.status);
+    EXPECT_EQ(Distance(loaded, whole), 0) << "bit by bit";
+    run.resume = whole.reports[0].checkpoint_id;
+    const Ended resumed = Train(run);
+    ASSERT_OK(resumed.status);
+    EXPECT_LT(Distance(resumed, whole), 1e-11);
+  }
+}
+
+// The errors of a hook between replicas are those of slices, which another
+// number of replicas takes over.
+TEST_F(ModuleCheckpointTest, AHookBetweenReplicasGoesOnOnMoreOfThem) {
+  JobRun run;
+  run.zero = 1;
+  run.mesh = "dp=2,shard=2";
+  const Ended whole = Train(run);
+  ASSERT_OK(whole.status);
+  ASSERT_THAT(whole.reports, SizeIs(2));
+  run.every = 0;
+  run.resume = whole.reports[0].checkpoint_id;
+  for (const int ranks : {4, 6}) {
+    SCOPED_TRACE(ranks);
+    run.ranks = ranks;
+    run.mesh = "dp=*,shard=2";
+    const Ended resumed = Train(run);
+    ASSERT_OK(resumed.status);
+    EXPECT_EQ(resumed.resumed_at, 6);
+    EXPECT_LT(Distance(resumed, whole), 1e-11);
+  }
 }
 
 TEST_F(ModuleCheckpointTest, TheErrorIsPartOfIt) {

@@ -95,6 +95,7 @@ class TrainTest : public ::testing::Test {
       own.session->identity = {"host-a", slot};
       own.session->host = "host-a";
       own.session->world_size = ranks;
+      own.session->mesh = mesh_;
       own.session->join_timeout = own.session->collective_timeout = kTimeout;
       own.stop_on_sigterm = false;
       const std::shared_ptr<Net> net = MakeNet();
@@ -125,6 +126,7 @@ class TrainTest : public ::testing::Test {
     };
   }
 
+  std::string mesh_;
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
@@ -263,6 +265,38 @@ TEST_F(TrainTest, ZeroShardsTheOptimizer) {
       EXPECT_OK(ended.status);
       EXPECT_EQ(ended.step, 5);
       ExpectClose(ended.parameters, Expected(3, 5, 2));
+    }
+  }
+}
+
+// Where the mesh has both axes, replicas share their state within themselves.
+TEST_F(TrainTest, ZeroSharesTheStateAsTheMeshHasIt) {
+  struct Case {
+    std::string mesh;
+    int ranks = 0;
+    int sharing = 0;
+  };
+  for (const Case& one : std::vector<Case>{{"dp=2,shard=2", 4, 2},
+                                           {"dp=*,shard=3", 6, 3},
+                                           {"shard=*", 3, 3},
+                                           {"dp=*", 3, 3},
+                                           {"", 2, 2}}) {
+    for (const int zero : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat("mesh ", one.mesh, ", zero=", zero));
+      TrainOptions options;
+      options.zero = zero;
+      options.ddp.accumulation_steps = 2;
+      mesh_ = one.mesh;
+      const auto ended =
+          Run(one.ranks, options, [&one](Training& training, Net& net) {
+            EXPECT_EQ(training.ddp().reducer().slicing().size(), one.sharing);
+            return Until(5)(training, net);
+          });
+      for (const Ended& rank : ended) {
+        EXPECT_OK(rank.status);
+        EXPECT_EQ(rank.step, 5);
+        ExpectClose(rank.parameters, Expected(one.ranks, 5, 2));
+      }
     }
   }
 }

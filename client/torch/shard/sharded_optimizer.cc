@@ -95,7 +95,7 @@ absl::Status ShardedOptimizer::Begin(const OptimizerMaker& make,
 }
 
 absl::Status ShardedOptimizer::MakeWholes() {
-  Communicator& communicator = ddp_.communicator();
+  Communicator& communicator = ddp_.reducer().slicing();
   const std::vector<Bucket>& buckets = ddp_.reducer().buckets();
   COXSWAIN_ASSIGN_OR_RETURN(const ShardLayout layout,
                             ShardLayout::Create(buckets, communicator.size()));

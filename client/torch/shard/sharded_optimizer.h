@@ -30,7 +30,8 @@ struct ShardedOptimizerOptions {
   std::vector<std::vector<::torch::Tensor>> groups;
 };
 
-// Elements that this rank keeps for all ranks, and where they lie, row-major.
+// Elements that this rank keeps for those that share its replica's state, and
+// where they lie, row-major.
 struct KeptPiece {
   TensorPiece piece;
   Span memory;
@@ -50,7 +51,8 @@ class PieceReader {
 
 // ZeRO: the optimizer of a model of which each rank keeps the state of its
 // slices of the buckets only (docs/parallelism.md). A step updates the own
-// slices of the parameters, and copies all ranks' slices to all.
+// slices of the parameters, and copies all ranks' slices to all: with
+// reducer.hybrid within each shard group.
 //
 //   options.zero = 1;                              // DistributedDataParallel's
 //   auto sharded = ShardedOptimizer::Create(*ddp, optimizer);
@@ -107,7 +109,8 @@ class ShardedOptimizer {
 
   // Returns what this rank keeps, between steps: the values ("value") and the
   // optimizer's state ("exp_avg", ...) of its slices. The pieces of all ranks
-  // are the whole model, once. The memory is valid until the next step or Load.
+  // are the whole model, once; with reducer.hybrid those of each replica are.
+  // The memory is valid until the next step or Load.
   // UNIMPLEMENTED for a maker's optimizer of another kind than Create shards.
   absl::StatusOr<std::vector<KeptPiece>> Pieces() const;
 
