@@ -33,7 +33,11 @@ using ::torch::Tensor;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr int64_t kRows = 8;
-constexpr double kLearningRate = 0.1;
+
+// With momentum, so that an optimizer's state counts.
+::torch::optim::SGDOptions Descent() {
+  return ::torch::optim::SGDOptions(0.1).momentum(0.9);
+}
 
 // Returns the rows of an endless data set.
 Tensor Rows(int64_t first) {
@@ -99,7 +103,7 @@ class TrainTest : public ::testing::Test {
       own.session->join_timeout = own.session->collective_timeout = kTimeout;
       own.stop_on_sigterm = false;
       const std::shared_ptr<Net> net = MakeNet();
-      ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);
+      ::torch::optim::SGD optimizer(net->parameters(), Descent());
       mine.status = torch::Train(own, net, optimizer, [&](Training& training) {
         const absl::Status status = body(training, *net);
         mine.step = training.step();
@@ -130,17 +134,25 @@ class TrainTest : public ::testing::Test {
   std::unique_ptr<server::Coordinator> coordinator_;
 };
 
+// Steps of a number of micro-batches, of all ranks together.
+struct Phase {
+  int64_t steps = 0;
+  int micro_batches = 1;
+};
+
 // Returns the parameters that plain libtorch trains on all ranks' rows.
-std::vector<Tensor> Expected(int ranks, int64_t steps, int accumulation) {
+std::vector<Tensor> Expected(const std::vector<Phase>& phases) {
   const std::shared_ptr<Net> net = MakeNet();
-  ::torch::optim::SGD optimizer(net->parameters(), kLearningRate);
+  ::torch::optim::SGD optimizer(net->parameters(), Descent());
   int64_t row = 0;
-  for (int64_t step = 0; step < steps; ++step) {
-    for (int i = 0; i < ranks * accumulation; ++i, row += kRows) {
-      (Loss(*net, row) / (ranks * accumulation)).backward();
+  for (const Phase& phase : phases) {
+    for (int64_t step = 0; step < phase.steps; ++step) {
+      for (int i = 0; i < phase.micro_batches; ++i, row += kRows) {
+        (Loss(*net, row) / phase.micro_batches).backward();
+      }
+      optimizer.step();
+      optimizer.zero_grad();
     }
-    optimizer.step();
-    optimizer.zero_grad();
   }
   std::vector<Tensor> parameters;
   for (const Tensor& parameter : net->parameters()) {
@@ -163,7 +175,7 @@ TEST_F(TrainTest, AveragesOverRanksAndMicroBatches) {
     EXPECT_OK(ended.status);
     EXPECT_EQ(ended.step, 5);
     EXPECT_EQ(ended.counter, 2 * 3 * 5 * kRows);
-    ExpectClose(ended.parameters, Expected(2, 5, 3));
+    ExpectClose(ended.parameters, Expected({{5, 6}}));
   }
 }
 
@@ -252,7 +264,7 @@ TEST_F(TrainTest, TrainsThroughGenerationsWhereItIsElastic) {
   for (const Ended& ended : Run(2, options, Until(5))) {
     EXPECT_OK(ended.status);
     EXPECT_EQ(ended.step, 5);
-    ExpectClose(ended.parameters, Expected(2, 5, 1));
+    ExpectClose(ended.parameters, Expected({{5, 2}}));
   }
 }
 
@@ -264,7 +276,7 @@ TEST_F(TrainTest, ZeroShardsTheOptimizer) {
     for (const Ended& ended : Run(3, options, Until(5))) {
       EXPECT_OK(ended.status);
       EXPECT_EQ(ended.step, 5);
-      ExpectClose(ended.parameters, Expected(3, 5, 2));
+      ExpectClose(ended.parameters, Expected({{5, 6}}));
     }
   }
 }
@@ -301,43 +313,77 @@ TEST_F(TrainTest, ZeroSharesTheStateAsTheMeshHasIt) {
   }
 }
 
-// One that an operator asks for is not worth the training.
-TEST_F(TrainTest, WithZeroACheckpointIsNotWritten) {
+TEST_F(TrainTest, ZeroGoesOnFromTheNewestOneOnAnotherNumberOfRanks) {
   TrainOptions options;
   options.zero = 1;
-  const auto ended =
-      Run(2, options, [](Training& training, Net& net) -> absl::Status {
-        while (training.step() < 3) {
-          training.session().schedule().RequestCheckpoint("a test");
-          COXSWAIN_RETURN_IF_ERROR(training.Step([&] { return Loss(net, 0); }));
-        }
-        return absl::OkStatus();
-      });
-  for (const Ended& one : ended) {
+  options.resume = "newest";
+  options.ddp.terms.checkpoint_every = 4;
+  int64_t rows = 0;
+  std::vector<Phase> phases;
+  // On each number of ranks four steps more, the last of which is saved.
+  for (const int ranks : {3, 2, 4, 1}) {
+    SCOPED_TRACE(absl::StrCat(ranks, " ranks"));
+    phases.push_back({4, ranks});
+    const auto steps = static_cast<int64_t>(4 * phases.size());
+    rows += 4 * ranks * kRows;
+    const auto ended = Run(ranks, options, Until(steps));
+    for (const Ended& one : ended) {
+      ASSERT_OK(one.status);
+      EXPECT_EQ(one.step, steps);
+      EXPECT_EQ(one.counter, rows);
+      ExpectClose(one.parameters, Expected(phases));
+    }
+  }
+  // What has been restored, and nothing more, has the same bits.
+  const auto nothing = [](Training&, Net&) { return absl::OkStatus(); };
+  const auto saved = Run(3, options, nothing);
+  options.zero = 2;
+  const auto also = Run(2, options, nothing);
+  for (const Ended& one : also) {
+    ASSERT_OK(one.status);
+    for (size_t i = 0; i < one.parameters.size(); ++i) {
+      EXPECT_TRUE(::torch::equal(one.parameters[i], saved[0].parameters[i]));
+    }
+  }
+  // Whole states and slices are two kinds of programs.
+  options.zero = 0;
+  EXPECT_THAT(Run(1, options, nothing)[0].status,
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("is sharded, and this program's is not")));
+}
+
+// That of the last step is written before the job is left.
+TEST_F(TrainTest, ZeroSavesWhatAnOperatorAsksFor) {
+  TrainOptions options;
+  options.zero = 2;
+  options.resume = "newest";
+  const auto asking = [](Training& training, Net& net) -> absl::Status {
+    while (training.step() < 3) {
+      training.session().schedule().RequestCheckpoint("a test");
+      COXSWAIN_RETURN_IF_ERROR(training.Step([&] { return Loss(net, 0); }));
+    }
+    return absl::OkStatus();
+  };
+  const auto trained = Run(2, options, asking);
+  const auto found =
+      Run(3, options, [](Training&, Net&) { return absl::OkStatus(); });
+  for (const Ended& one : found) {
     EXPECT_OK(one.status);
     EXPECT_EQ(one.step, 3);
+    ExpectClose(one.parameters, trained[0].parameters);
   }
 }
 
-TEST_F(TrainTest, WhatNeedsTheWholeStateIsRefusedWithZero) {
+TEST_F(TrainTest, WhatZeroCannotDoIsRefused) {
   const auto refused = [&](const std::function<void(TrainOptions&)>& set) {
     TrainOptions options;
     options.zero = 1;
     set(options);
     return Run(1, options, Until(1))[0].status;
   };
-  const auto unimplemented = [](absl::string_view what) {
-    return StatusIs(
-        absl::StatusCode::kUnimplemented,
-        HasSubstr(absl::StrCat(what, " does not go with zero=1 yet")));
-  };
   EXPECT_THAT(refused([](TrainOptions& one) { one.elastic = true; }),
-              unimplemented("elastic"));
-  EXPECT_THAT(refused([](TrainOptions& one) { one.resume = "newest"; }),
-              unimplemented("resume"));
-  EXPECT_THAT(
-      refused([](TrainOptions& one) { one.ddp.terms.checkpoint_every = 4; }),
-      unimplemented("checkpoint_every"));
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("elastic does not go with zero=1 yet")));
   EXPECT_THAT(refused([](TrainOptions& one) { one.hook = "post_local_sgd"; }),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("zero=1 does not go with the hook")));

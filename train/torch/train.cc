@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
 #include "client/elastic/elastic_record.h"
@@ -11,6 +10,7 @@
 #include "client/schedule/schedule_client.h"
 #include "client/torch/elastic_training.h"
 #include "client/torch/module_checkpoint.h"
+#include "client/torch/shard/sharded_checkpoint.h"
 #include "client/torch/shard/sharded_optimizer.h"
 #include "hooks/registry/planned_hook.h"
 #include "hooks/registry/registry.h"
@@ -56,8 +56,10 @@ class PlainTraining : public Training {
     saving.make_hook = ddp.make_hook;
     saving.retention = options_.retention;
     checkpoint_ = std::make_unique<RecordCheckpoint>(
-        session_, ProgramOf(module_, &optimizer_), saving,
-        [this] { return StateOf(*ddp_); }, &record_);
+        session_,
+        sharded_ != nullptr ? ProgramOf(module_, sharded_.get())
+                            : ProgramOf(module_, &optimizer_),
+        saving, [this] { return StateOf(*ddp_); }, &record_);
     COXSWAIN_RETURN_IF_ERROR(checkpoint_->Resume(options_.resume));
     return stop_.Begin(options_.stop_on_sigterm, ddp_->plan());
   }
@@ -81,16 +83,7 @@ class PlainTraining : public Training {
   DistributedDataParallel& ddp() override { return *ddp_; }
 
  private:
-  absl::Status SaveIfDue() {
-    if (sharded_ == nullptr) return checkpoint_->SaveIfDue(ddp_->decision());
-    if (std::exchange(save_due_, false) && !ddp_->checkpointing().empty()) {
-      LogError("checkpoint_not_copied",
-               {{"job", session_.job()},
-                {"reason", ddp_->checkpointing()},
-                {"error", "with zero no rank has the whole optimizer state"}});
-    }
-    return absl::OkStatus();
-  }
+  absl::Status SaveIfDue() { return checkpoint_->SaveIfDue(ddp_->decision()); }
   void NoteWindow() {
     checkpoint_->NoteWindow(ddp_->accumulator(), ddp_->decided());
   }
@@ -122,7 +115,6 @@ class PlainTraining : public Training {
                                  .status());
     NoteWindow();
     checkpoint_->NoteStep();
-    save_due_ = true;
     session_.ReportProgress(step());
     stop_.AfterStep(session_);
     return absl::OkStatus();
@@ -136,7 +128,6 @@ class PlainTraining : public Training {
   std::unique_ptr<DistributedDataParallel> ddp_;
   // Null without zero.
   std::unique_ptr<ShardedOptimizer> sharded_;
-  bool save_due_ = false;
   ElasticRecord record_;
   std::unique_ptr<RecordCheckpoint> checkpoint_;
   StopOnSigterm stop_;
@@ -179,24 +170,11 @@ class ElasticAdapter : public Training {
 };
 
 absl::Status CheckZero(const TrainOptions& options) {
-  if (options.ddp.zero == 0) return absl::OkStatus();
-  const auto unimplemented = [&](absl::string_view what,
-                                 absl::string_view why) {
-    return absl::UnimplementedError(
-        absl::StrCat(what, " does not go with zero=", options.ddp.zero,
-                     " yet: ", why, "; leave one of them out"));
-  };
-  if (options.elastic) {
-    return unimplemented(
-        "elastic", "a rank that is lost takes its slice of the state with it");
-  }
-  constexpr absl::string_view kWhole =
-      "a checkpoint has the whole state of the optimizer, which no rank has";
-  if (!options.resume.empty()) return unimplemented("resume", kWhole);
-  if (options.ddp.terms.checkpoint_every > 0) {
-    return unimplemented("checkpoint_every", kWhole);
-  }
-  return absl::OkStatus();
+  if (options.ddp.zero == 0 || !options.elastic) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "elastic does not go with zero=", options.ddp.zero,
+      " yet: a rank that is lost takes its slice of the state with it; leave "
+      "one of them out"));
 }
 
 absl::StatusOr<JobManifest> ManifestOf(const TrainOptions& options,

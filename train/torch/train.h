@@ -42,14 +42,14 @@ struct TrainOptions {
   bool elastic = false;
   // ZeRO: shards the optimizer's state over the ranks (1), and the gradients
   // (2): docs/parallelism.md. The optimizer is SGD, Adam, AdamW, RMSprop or
-  // Adagrad, and has taken no step. UNIMPLEMENTED with `elastic`, `resume` and
-  // ddp.terms.checkpoint_every; a checkpoint that an operator or SIGTERM asks
-  // for is not written, which is logged (checkpoint_not_copied).
+  // Adagrad, and has taken no step. UNIMPLEMENTED with `elastic`.
   int zero = 0;
   // Which checkpoints are kept. They are written when the plan
   // (ddp.terms.checkpoint_every), an operator or SIGTERM asks for it.
   CheckpointRetention retention = {};
-  // The id of a checkpoint to go on from, or "newest", which may be none.
+  // The id of a checkpoint to go on from, or "newest", which may be none. One
+  // that was written with zero is gone on from with zero, and one without,
+  // without, on any number of ranks.
   std::string resume = {};
   // How long the end of training waits for a checkpoint that is being written.
   // A launcher that stops its workers kills them after 10 s.
