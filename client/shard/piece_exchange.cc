@@ -7,13 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/comm/rank_values.h"
 #include "client/comm/work.h"
-#include "client/shard/piece_index.h"
 #include "client/shard/piece_table.h"
 
 namespace coxswain {
@@ -22,95 +21,16 @@ namespace {
 constexpr int64_t kMessageBytes = 4 << 20;
 constexpr uint32_t kTag = 0;
 
-// What a rank says of itself.
-struct Lists {
-  std::vector<TensorPiece> have;
-  std::vector<TensorPiece> want;
-};
+using Tables = std::vector<std::vector<TensorPiece>>;
 
-std::vector<TensorPiece> PiecesOf(const std::vector<PieceMemory>& memory) {
+absl::StatusOr<std::string> Serialize(const std::vector<PieceMemory>& list) {
   std::vector<TensorPiece> pieces;
-  pieces.reserve(memory.size());
-  for (const PieceMemory& one : memory) pieces.push_back(one.piece);
-  return pieces;
-}
-
-absl::StatusOr<std::string> Serialize(const std::vector<PieceMemory>& have,
-                                      const std::vector<PieceMemory>& want) {
-  for (const std::vector<PieceMemory>* list : {&have, &want}) {
-    for (const PieceMemory& one : *list) {
-      COXSWAIN_RETURN_IF_ERROR(CheckMemory(one));
-    }
+  pieces.reserve(list.size());
+  for (const PieceMemory& one : list) {
+    COXSWAIN_RETURN_IF_ERROR(CheckMemory(one));
+    pieces.push_back(one.piece);
   }
-  COXSWAIN_ASSIGN_OR_RETURN(std::string bytes,
-                            SerializePieceTable(PiecesOf(have)));
-  COXSWAIN_ASSIGN_OR_RETURN(const std::string wanted,
-                            SerializePieceTable(PiecesOf(want)));
-  return absl::StrCat(bytes, wanted);
-}
-
-absl::StatusOr<Lists> Parse(absl::string_view bytes) {
-  Lists lists;
-  for (std::vector<TensorPiece>* list : {&lists.have, &lists.want}) {
-    COXSWAIN_ASSIGN_OR_RETURN(const int64_t length, PieceTableBytes(bytes));
-    if (length > static_cast<int64_t>(bytes.size())) {
-      return absl::DataLossError("a table of pieces was cut short");
-    }
-    COXSWAIN_ASSIGN_OR_RETURN(PieceTable table, ParsePieceTable(bytes));
-    *list = std::move(table.pieces);
-    bytes.remove_prefix(static_cast<size_t>(length));
-  }
-  return lists;
-}
-
-// Returns what all ranks say. Fails on all of them alike if one's lists are not
-// valid.
-absl::StatusOr<std::vector<Lists>> Gather(
-    const absl::StatusOr<std::string>& own, const PieceExchangeOptions& options,
-    Communicator& communicator) {
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> lengths,
-      GatherValues(communicator,
-                   {own.ok() ? static_cast<int64_t>(own->size()) : -1},
-                   options.timeout));
-  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  const auto ranks = static_cast<int64_t>(lengths.size());
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    if (lengths[static_cast<size_t>(rank)] >= 0) continue;
-    if (!own.ok()) return own.status();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the pieces of rank ", rank, " are not valid: its own error says why"));
-  }
-  if (longest > options.max_table_bytes / ranks) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the tables of the pieces of ", ranks, " ranks have up to ", longest,
-        " bytes each, and the limit for all is ", options.max_table_bytes,
-        "; raise PieceExchangeOptions::max_table_bytes on all ranks"));
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const std::shared_ptr<BufferOwner> memory,
-      AllocateHostBuffer(communicator, longest * (ranks + 1), DType::kUInt8));
-  const Span input = memory->span().Slice(longest * ranks, longest);
-  const Span output = memory->span().Slice(0, longest * ranks);
-  std::memcpy(input.data, own->data(), own->size());
-  std::memset(static_cast<char*>(input.data) + own->size(), 0,
-              static_cast<size_t>(longest) - own->size());
-  COXSWAIN_RETURN_IF_ERROR(WaitHolding(communicator.AllGather(input, output),
-                                       memory, options.timeout));
-  std::vector<Lists> all;
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    auto lists = Parse(absl::string_view(
-        static_cast<const char*>(output.data) + rank * longest,
-        static_cast<size_t>(lengths[static_cast<size_t>(rank)])));
-    if (!lists.ok()) {
-      return absl::Status(
-          lists.status().code(),
-          absl::StrCat("what rank ", rank,
-                       " says of its pieces: ", lists.status().message()));
-    }
-    all.push_back(*std::move(lists));
-  }
-  return all;
+  return SerializePieceTable(pieces);
 }
 
 // Bytes of this rank's memory that travel together.
@@ -165,12 +85,12 @@ struct NumberedPieces {
   std::vector<std::pair<int, size_t>> places;  // the rank, and which of its own
 };
 
-NumberedPieces Numbered(const std::vector<Lists>& all, int receiver) {
+NumberedPieces Numbered(const Tables& tables, int receiver) {
   NumberedPieces numbered;
-  const auto ranks = static_cast<int>(all.size());
+  const auto ranks = static_cast<int>(tables.size());
   for (int distance = 0; distance < ranks; ++distance) {
     const int rank = (receiver + distance) % ranks;
-    const auto& have = all[static_cast<size_t>(rank)].have;
+    const auto& have = tables[static_cast<size_t>(rank)];
     for (size_t i = 0; i < have.size(); ++i) {
       numbered.pieces.push_back(have[i]);
       numbered.places.emplace_back(rank, i);
@@ -179,16 +99,17 @@ NumberedPieces Numbered(const std::vector<Lists>& all, int receiver) {
   return numbered;
 }
 
-absl::StatusOr<Transfers> Plan(const std::vector<Lists>& all, int own,
-                               const std::vector<PieceMemory>& have,
+absl::StatusOr<Transfers> Plan(const Tables& having, const Tables& wanting,
+                               int own, const std::vector<PieceMemory>& have,
                                const std::vector<PieceMemory>& want) {
   Transfers transfers;
-  transfers.send.resize(all.size());
-  transfers.receive.resize(all.size());
-  for (int receiver = 0; receiver < static_cast<int>(all.size()); ++receiver) {
-    const auto& wanted = all[static_cast<size_t>(receiver)].want;
+  transfers.send.resize(having.size());
+  transfers.receive.resize(having.size());
+  for (int receiver = 0; receiver < static_cast<int>(having.size());
+       ++receiver) {
+    const auto& wanted = wanting[static_cast<size_t>(receiver)];
     if (wanted.empty()) continue;
-    NumberedPieces numbered = Numbered(all, receiver);
+    NumberedPieces numbered = Numbered(having, receiver);
     COXSWAIN_ASSIGN_OR_RETURN(const PieceIndex index,
                               PieceIndex::Create(std::move(numbered.pieces)));
     for (size_t i = 0; i < wanted.size(); ++i) {
@@ -273,27 +194,83 @@ absl::Status SendAndReceive(const Runs& send, int to, const Runs& receive,
 
 }  // namespace
 
-absl::Status ExchangePieces(const std::vector<PieceMemory>& have,
-                            const std::vector<PieceMemory>& want,
-                            const PieceExchangeOptions& options,
-                            Communicator& communicator) {
+absl::StatusOr<Tables> PieceExchange::Gather(
+    const std::vector<PieceMemory>& own, const PieceExchangeOptions& options,
+    Communicator& communicator) {
+  const absl::StatusOr<std::string> table = Serialize(own);
   COXSWAIN_ASSIGN_OR_RETURN(
-      const std::vector<Lists> all,
-      Gather(Serialize(have, want), options, communicator));
-  const int own = communicator.rank();
+      const std::vector<int64_t> lengths,
+      GatherValues(communicator,
+                   {table.ok() ? static_cast<int64_t>(table->size()) : -1},
+                   options.timeout));
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const auto ranks = static_cast<int64_t>(lengths.size());
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    if (lengths[static_cast<size_t>(rank)] >= 0) continue;
+    if (!table.ok()) return table.status();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the pieces of rank ", rank, " are not valid: its own error has why"));
+  }
+  if (longest > options.max_table_bytes / ranks) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the tables of the pieces of ", ranks, " ranks have up to ", longest,
+        " bytes each, and the limit for all is ", options.max_table_bytes,
+        "; raise PieceExchangeOptions::max_table_bytes on all ranks"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::shared_ptr<BufferOwner> memory,
+      AllocateHostBuffer(communicator, longest * (ranks + 1), DType::kUInt8));
+  const Span input = memory->span().Slice(longest * ranks, longest);
+  const Span output = memory->span().Slice(0, longest * ranks);
+  std::memcpy(input.data, table->data(), table->size());
+  std::memset(static_cast<char*>(input.data) + table->size(), 0,
+              static_cast<size_t>(longest) - table->size());
+  COXSWAIN_RETURN_IF_ERROR(WaitHolding(communicator.AllGather(input, output),
+                                       memory, options.timeout));
+  Tables tables;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    auto parsed = ParsePieceTable(absl::string_view(
+        static_cast<const char*>(output.data) + rank * longest,
+        static_cast<size_t>(lengths[static_cast<size_t>(rank)])));
+    COXSWAIN_RETURN_IF_ERROR(
+        WithPrefix(absl::StrCat("the table of the pieces of rank ", rank, ": "),
+                   parsed.status()));
+    tables.push_back(std::move(parsed->pieces));
+  }
+  return tables;
+}
+
+absl::StatusOr<PieceExchange> PieceExchange::Create(
+    std::vector<PieceMemory> have, const PieceExchangeOptions& options,
+    Communicator& communicator) {
+  COXSWAIN_ASSIGN_OR_RETURN(Tables tables, Gather(have, options, communicator));
+  std::vector<TensorPiece> all;
+  for (const std::vector<TensorPiece>& table : tables) {
+    all.insert(all.end(), table.begin(), table.end());
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(PieceIndex pieces,
+                            PieceIndex::Create(std::move(all)));
+  return PieceExchange(std::move(have), std::move(tables), std::move(pieces),
+                       options, communicator);
+}
+
+absl::Status PieceExchange::Get(const std::vector<PieceMemory>& want) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Tables wanting,
+                            Gather(want, options_, communicator_));
+  const int own = communicator_.rank();
   COXSWAIN_ASSIGN_OR_RETURN(const Transfers transfers,
-                            Plan(all, own, have, want));
+                            Plan(tables_, wanting, own, have_, want));
   for (const Transfers::Copy& copy : transfers.copies) {
     std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.bytes));
   }
-  const int ranks = communicator.size();
+  const int ranks = communicator_.size();
   for (int distance = 1; distance < ranks; ++distance) {
     const int to = (own + distance) % ranks;
     const int from = (own + ranks - distance) % ranks;
     COXSWAIN_RETURN_IF_ERROR(
         SendAndReceive(transfers.send[static_cast<size_t>(to)], to,
                        transfers.receive[static_cast<size_t>(from)], from,
-                       options, communicator));
+                       options_, communicator_));
   }
   return absl::OkStatus();
 }

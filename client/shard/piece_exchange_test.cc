@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/reduce/bucket_layout.h"
@@ -77,6 +78,16 @@ void AddPieces(const ShardLayout& layout, int rank,
   }
 }
 
+// What one rank does.
+absl::Status Exchange(Holding& have, Holding& want,
+                      const PieceExchangeOptions& options,
+                      Communicator& communicator) {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      PieceExchange exchange,
+      PieceExchange::Create(have.Memory(), options, communicator));
+  return exchange.Get(want.Memory());
+}
+
 std::vector<absl::Status> Exchange(std::vector<Holding>& have,
                                    std::vector<Holding>& want,
                                    const PieceExchangeOptions& options = {}) {
@@ -86,8 +97,7 @@ std::vector<absl::Status> Exchange(std::vector<Holding>& have,
   InThreads(ranks, [&](int rank) {
     const auto communicator = world->MakeRank(rank);
     const auto at = static_cast<size_t>(rank);
-    ends[at] = ExchangePieces(have[at].Memory(), want[at].Memory(), options,
-                              *communicator);
+    ends[at] = Exchange(have[at], want[at], options, *communicator);
   });
   return ends;
 }
@@ -189,13 +199,15 @@ TEST(PieceExchangeTest, PiecesOfDifferentStepsAreNotMixed) {
 TEST(PieceExchangeTest, ListsThatAreNotValidAreNamedOnAllRanks) {
   std::vector<Holding> have(2);
   std::vector<Holding> want(2);
-  have[1].Add(Range("w", 0, 12));
-  have[1].pieces[0].end = 13;
-  const auto ends = Exchange(have, want);
-  EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kInvalidArgument,
-                                HasSubstr("the pieces of rank 1")));
-  EXPECT_THAT(ends[1], StatusIs(absl::StatusCode::kInvalidArgument,
-                                HasSubstr("value of w")));
+  for (std::vector<Holding>* list : {&want, &have}) {
+    (*list)[1].Add(Range("w", 0, 12));
+    (*list)[1].pieces[0].end = 13;
+    const auto ends = Exchange(have, want);
+    EXPECT_THAT(ends[0], StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("the pieces of rank 1")));
+    EXPECT_THAT(ends[1], StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("value of w")));
+  }
 }
 
 TEST(PieceExchangeTest, TablesBeyondTheLimitAreRefusedOnAllRanks) {
@@ -205,11 +217,37 @@ TEST(PieceExchangeTest, TablesBeyondTheLimitAreRefusedOnAllRanks) {
   Fill(have[0]);
   want[1].Add(Range("w", 0, 12));
   PieceExchangeOptions options;
-  options.max_table_bytes = 200;
+  options.max_table_bytes = 100;
   for (const absl::Status& end : Exchange(have, want, options)) {
     EXPECT_THAT(end, StatusIs(absl::StatusCode::kResourceExhausted,
                               HasSubstr("max_table_bytes")));
   }
+}
+
+TEST(PieceExchangeTest, ARankSeesWhatTheOthersHaveBeforeItAsks) {
+  const auto world = InProcessWorld::Create(2);
+  InThreads(2, [&](int rank) {
+    const auto communicator = world->MakeRank(rank);
+    Holding have;
+    if (rank == 0) {
+      have.Add(Range("w", 0, 12));
+      have.pieces[0].step = 7;
+      Fill(have);
+    }
+    ASSERT_OK_AND_ASSIGN(
+        PieceExchange exchange,
+        PieceExchange::Create(have.Memory(), {}, *communicator));
+    ASSERT_OK_AND_ASSIGN(const int64_t step,
+                         exchange.pieces().StepOf("w", "value"));
+    EXPECT_EQ(step, 7);
+    // More than once, and nothing is wanted, too.
+    for (const bool wants : {true, false}) {
+      Holding want;
+      if (wants) want.Add(Range("w", 3, 9));
+      ASSERT_OK(exchange.Get(want.Memory()));
+      ExpectFilled(want);
+    }
+  });
 }
 
 TEST(PieceExchangeTest, ARankThatEndsEndsTheOthers) {
@@ -227,8 +265,7 @@ TEST(PieceExchangeTest, ARankThatEndsEndsTheOthers) {
       communicator->Abort("the test ends it");
       return;
     }
-    ends[at] =
-        ExchangePieces(have[at].Memory(), want[at].Memory(), {}, *communicator);
+    ends[at] = Exchange(have[at], want[at], {}, *communicator);
   });
   EXPECT_FALSE(ends[0].ok());
   EXPECT_FALSE(ends[1].ok());

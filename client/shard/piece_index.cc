@@ -140,7 +140,7 @@ absl::StatusOr<std::vector<PieceRead>> PieceIndex::Find(
   return absl::NotFoundError(absl::StrCat(
       "of ", Describe(want), ", those from ", want.begin + begin, " to ",
       want.begin + end - 1, " are in none of ", named->size(),
-      " pieces: a rank that had them did not save"));
+      " pieces: what a rank had of them is missing"));
 }
 
 }  // namespace coxswain
