@@ -59,7 +59,9 @@ class GenerationTraining : public Training {
   absl::Status Connect(std::shared_ptr<Communicator> communicator,
                        const CheckHook& check_hook = nullptr);
   // From TrainOptions::resume, if that is set.
-  absl::Status Resume() { return checkpoint_->Resume(trained_.options.resume); }
+  absl::Status Resume() {
+    return checkpoint_->Resume(trained_.options.resume).status();
+  }
 
   // Around a window. A checkpoint of the step before is saved at the beginning.
   virtual absl::Status EnterWindow() { return SaveIfDue(); }

@@ -226,6 +226,7 @@ absl::Status Runner::Prepare(ElasticGeneration* generation) {
   generation->recovery.took = Now() - ended_;
   generation->hook_state = std::move(recovered.hook_state);
   generation->error_scale = recovered.error_scale;
+  generation->trained = standing_.trained;
   generation->after_step = [this](int64_t step) { AfterStep(step); };
   LogRecovery(session_->job(), generation->recovery);
   if (options_.on_recovery) options_.on_recovery(generation->recovery);
@@ -243,12 +244,16 @@ absl::Status Runner::Train(ElasticGeneration& generation,
     standing_.hook_state = std::move(trained->hook_state);
     standing_.hook_world = session_->world_size();
   }
-  if (state_.progress() == begun) {
-    ++fruitless_;
-  } else {
+  const bool fruitful =
+      state_.progress() != trained->went_back_to.value_or(begun);
+  if (fruitful || trained->went_back_to) {
+    standing_.trained = session_->generation();
+  }
+  if (fruitful) {
     fruitless_ = 0;
     last_error_ = absl::OkStatus();
-    standing_.trained = session_->generation();
+  } else {
+    ++fruitless_;
   }
   return status;
 }

@@ -46,6 +46,9 @@ struct ElasticGeneration {
   // none yet: a first generation.
   std::optional<HookState> hook_state;
   double error_scale = 1;
+  // The generation in which the state's last step was committed. Two states of
+  // a job are the same if this and their progress are.
+  int64_t trained = 0;
   RecoveryReport recovery;
   // To be called after each optimizer step: reports to the coordinator how far
   // this worker is, and, if it is to drain, that it wants to.
@@ -103,6 +106,9 @@ class ElasticRun {
   enum class Outcome { kFinished, kRegroup };
   struct Trained {
     Outcome outcome = Outcome::kFinished;
+    // The progress of the checkpoint that it went back to from the state that
+    // the generation had recovered, if it did: see RankFacts::trained.
+    std::optional<int64_t> went_back_to;
     // This rank's own hook state, as of state->step(), its errors scaled for
     // this generation: Hook::SaveOwn, once the step in flight was rolled back.
     // Unset: it is ElasticGeneration::hook_state, unchanged.

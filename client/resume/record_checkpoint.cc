@@ -16,12 +16,12 @@ RecordCheckpoint::RecordCheckpoint(Session& session,
       record_(*record),
       decided_before_(record->progress) {}
 
-absl::Status RecordCheckpoint::Resume(const std::string& id) {
-  if (id.empty()) return absl::OkStatus();
+absl::StatusOr<bool> RecordCheckpoint::Resume(const std::string& id) {
+  if (id.empty()) return false;
   const ProgramCheckpoint::Training state = state_();
   COXSWAIN_ASSIGN_OR_RETURN(const auto resumed,
                             checkpoint_.ResumeIfAny(id, state));
-  if (!resumed.has_value()) return absl::OkStatus();
+  if (!resumed.has_value()) return false;
   const auto record = resumed->blobs.find(ElasticRecord::kBlob);
   if (record != resumed->blobs.end()) {
     COXSWAIN_ASSIGN_OR_RETURN(record_, ElasticRecord::Parse(record->second));
@@ -30,13 +30,13 @@ absl::Status RecordCheckpoint::Resume(const std::string& id) {
   // Trainings that were not elastic have left it out.
   record_.progress = std::max(record_.progress, record_.step());
   decided_before_ = record_.progress;
-  return absl::OkStatus();
+  return true;
 }
 
 bool RecordCheckpoint::NoteWindow(const Accumulator& accumulator,
                                   int64_t decided) {
   if (!record_.NotePosition(accumulator)) return false;
-  record_.progress = decided_before_ + decided;
+  record_.progress = ProgressAt(decided);
   return true;
 }
 

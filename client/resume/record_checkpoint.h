@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/accumulate/accumulator.h"
@@ -30,18 +31,22 @@ class RecordCheckpoint {
                    const ProgramCheckpoint::Options& options, State state,
                    ElasticRecord* record);
 
-  // Goes on from this checkpoint; not if `id` is empty, or if it is "newest"
-  // and there is none. All ranks call it before the first step. Fails as
-  // ProgramCheckpoint::Resume, and with DATA_LOSS for a record that cannot be
-  // read.
-  absl::Status Resume(const std::string& id);
+  // Goes on from this checkpoint, and returns true; not if `id` is empty, or if
+  // it is "newest" and there is none. All ranks call it before the first step.
+  // Fails as ProgramCheckpoint::Resume, and with DATA_LOSS for a record that
+  // cannot be read.
+  absl::StatusOr<bool> Resume(const std::string& id);
 
   // Notes in the record how many windows have ended. Returns false in the
   // middle of one. `decided` is that of ProgramCheckpoint::Training.
   bool NoteWindow(const Accumulator& accumulator, int64_t decided);
+  // Returns the progress that a record of so many decisions has.
+  int64_t ProgressAt(int64_t decided) const {
+    return decided_before_ + decided;
+  }
   // Returns whether the record is of so many decisions.
   bool IsNoted(int64_t decided) const {
-    return record_.progress == decided_before_ + decided;
+    return record_.progress == ProgressAt(decided);
   }
 
   // Saves the step that NoteStep has noted last, if its decision asks for that:

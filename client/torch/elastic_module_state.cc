@@ -54,12 +54,12 @@ absl::Status CheckMemory(const std::string& name, const Tensor& tensor) {
 
 absl::StatusOr<std::unique_ptr<ElasticModuleState>> ElasticModuleState::Create(
     std::shared_ptr<::torch::nn::Module> module,
-    ::torch::optim::Optimizer* optimizer) {
+    ::torch::optim::Optimizer* optimizer, bool sharded) {
   for (const NamedTensor& named : TensorsOf(*module)) {
     COXSWAIN_RETURN_IF_ERROR(CheckMemory(named.name, named.tensor));
   }
   std::unique_ptr<ElasticModuleState> state(
-      new ElasticModuleState(std::move(module), optimizer));
+      new ElasticModuleState(std::move(module), optimizer, sharded));
   state->Keep();
   return state;
 }
@@ -107,7 +107,12 @@ std::vector<Span> ElasticModuleState::SpansOf(
 }
 
 std::vector<Span> ElasticModuleState::Tensors() {
-  return SpansOf(module_->parameters(), &dense_);
+  std::vector<Tensor> parameters;
+  for (const Tensor& parameter : module_->parameters()) {
+    if (sharded_ && parameter.requires_grad()) continue;
+    parameters.push_back(parameter);
+  }
+  return SpansOf(parameters, &dense_);
 }
 
 std::vector<Span> ElasticModuleState::LooseTensors() {

@@ -20,11 +20,12 @@ namespace coxswain::torch {
 // The state of a libtorch program: see ElasticTraining, which keeps it.
 class ElasticModuleState : public RecordState {
  public:
-  // Fails with INVALID_ARGUMENT, naming a parameter or buffer that is on a GPU,
-  // or whose elements share memory (an expanded tensor).
+  // What is trained may be `sharded` (ElasticShards), and is no part of it
+  // then. Fails with INVALID_ARGUMENT, naming a parameter or buffer that is on
+  // a GPU, or whose elements share memory (an expanded tensor).
   static absl::StatusOr<std::unique_ptr<ElasticModuleState>> Create(
       std::shared_ptr<::torch::nn::Module> module,
-      ::torch::optim::Optimizer* optimizer);
+      ::torch::optim::Optimizer* optimizer, bool sharded = false);
 
   // Copies the buffers, too, for Rollback: those of a window that was not
   // declared have changed in its forward pass, before it began.
@@ -42,8 +43,8 @@ class ElasticModuleState : public RecordState {
 
  private:
   ElasticModuleState(std::shared_ptr<::torch::nn::Module> module,
-                     ::torch::optim::Optimizer* optimizer)
-      : module_(std::move(module)), optimizer_(*optimizer) {}
+                     ::torch::optim::Optimizer* optimizer, bool sharded)
+      : module_(std::move(module)), optimizer_(*optimizer), sharded_(sharded) {}
 
   // A tensor that is not contiguous, and a copy of it that is.
   struct DenseCopy {
@@ -58,6 +59,7 @@ class ElasticModuleState : public RecordState {
 
   const std::shared_ptr<::torch::nn::Module> module_;
   ::torch::optim::Optimizer& optimizer_;
+  const bool sharded_;
   std::vector<::torch::Tensor> kept_buffers_;
   // Behind the spans that were returned last.
   std::vector<DenseCopy> dense_;

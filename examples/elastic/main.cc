@@ -9,7 +9,7 @@
 
 #include "base/status_macros.h"
 #include "client/elastic/drain_signal.h"
-#include "client/torch/elastic_training.h"
+#include "client/torch/elastic/elastic_training.h"
 #include "hooks/registry/planned_hook.h"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "client/torch/elastic_training.h"
+#include "client/torch/elastic/elastic_training.h"
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>

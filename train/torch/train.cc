@@ -8,7 +8,7 @@
 #include "client/elastic/elastic_record.h"
 #include "client/resume/record_checkpoint.h"
 #include "client/schedule/schedule_client.h"
-#include "client/torch/elastic_training.h"
+#include "client/torch/elastic/elastic_training.h"
 #include "client/torch/module_checkpoint.h"
 #include "client/torch/shard/sharded_checkpoint.h"
 #include "client/torch/shard/sharded_optimizer.h"
@@ -60,7 +60,7 @@ class PlainTraining : public Training {
         sharded_ != nullptr ? ProgramOf(module_, sharded_.get())
                             : ProgramOf(module_, &optimizer_),
         saving, [this] { return StateOf(*ddp_); }, &record_);
-    COXSWAIN_RETURN_IF_ERROR(checkpoint_->Resume(options_.resume));
+    COXSWAIN_RETURN_IF_ERROR(checkpoint_->Resume(options_.resume).status());
     return stop_.Begin(options_.stop_on_sigterm, ddp_->plan());
   }
 
@@ -169,14 +169,6 @@ class ElasticAdapter : public Training {
   ElasticTraining& training_;
 };
 
-absl::Status CheckZero(const TrainOptions& options) {
-  if (options.ddp.zero == 0 || !options.elastic) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      "elastic does not go with zero=", options.ddp.zero,
-      " yet: a rank that is lost takes its slice of the state with it; leave "
-      "one of them out"));
-}
-
 absl::StatusOr<JobManifest> ManifestOf(const TrainOptions& options,
                                        const ::torch::nn::Module& module) {
   COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest,
@@ -270,7 +262,6 @@ absl::Status Train(const TrainOptions& options,
     filled.ddp.trace_file = filled.session->trace_file;
   }
   if (options.zero != 0) filled.ddp.zero = options.zero;
-  COXSWAIN_RETURN_IF_ERROR(CheckZero(filled));
   if (!filled.ddp.make_hook) filled.ddp.make_hook = MakePlannedHook;
   if (filled.elastic) {
     return TrainElastically(filled, module, &optimizer, body);

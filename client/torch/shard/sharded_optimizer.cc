@@ -222,12 +222,15 @@ absl::Status ShardedOptimizer::StepSlices() {
         "the buckets were divided anew, and the optimizer's state is cut by "
         "those of before");
   }
+  in_step_ = true;
   COXSWAIN_RETURN_IF_ERROR(Guarded("optimizer step", [this] {
     FollowOptions();
     GiveGradients();
     optimizer_->step();
     TakeGradients();
   }));
+  in_step_ = false;
+  ++steps_;
   return Gather();
 }
 
@@ -294,6 +297,11 @@ absl::StatusOr<TensorPiece> ShardedOptimizer::PieceOf(
 
 absl::StatusOr<std::vector<KeptPiece>> ShardedOptimizer::Pieces() const {
   COXSWAIN_RETURN_IF_ERROR(CheckKnown(*optimizer_));
+  if (in_step_) {
+    return absl::FailedPreconditionError(
+        "the optimizer's step was cut short by an error of its own, and some "
+        "elements have taken it: load a state of before");
+  }
   std::vector<KeptPiece> kept;
   for (const Part& part : parts_) {
     COXSWAIN_ASSIGN_OR_RETURN(TensorPiece value, PieceOf(part, kValue));
@@ -321,6 +329,7 @@ absl::Status ShardedOptimizer::Load(PieceReader& reader) {
   for (const Part& part : parts_) {
     COXSWAIN_RETURN_IF_ERROR(LoadPart(reader, part));
   }
+  COXSWAIN_RETURN_IF_ERROR(reader.Finish());
   return Gather();
 }
 

@@ -45,8 +45,11 @@ class PieceReader {
   // PieceIndex::StepOf.
   virtual absl::StatusOr<int64_t> StepOf(const std::string& parameter,
                                          const std::string& kind) = 0;
-  // Fills in the elements of a piece; its step does not matter.
+  // Fills in the elements of a piece, now or in Finish; its step does not
+  // matter.
   virtual absl::Status Read(const TensorPiece& want, const Span& to) = 0;
+  // Called when all pieces have been asked for, with their memory there.
+  virtual absl::Status Finish() { return absl::OkStatus(); }
 };
 
 // ZeRO: the optimizer of a model of which each rank keeps the state of its
@@ -110,9 +113,16 @@ class ShardedOptimizer {
   // Returns what this rank keeps, between steps: the values ("value") and the
   // optimizer's state ("exp_avg", ...) of its slices. The pieces of all ranks
   // are the whole model, once; with reducer.hybrid those of each replica are.
-  // The memory is valid until the next step or Load.
-  // UNIMPLEMENTED for a maker's optimizer of another kind than Create shards.
+  // The memory is valid until the next step or Load. UNIMPLEMENTED for a maker's
+  // optimizer of another kind than Create shards; FAILED_PRECONDITION after a
+  // step that libtorch has cut short.
   absl::StatusOr<std::vector<KeptPiece>> Pieces() const;
+
+  // Returns how often the own slices were stepped. A Step that has failed and
+  // still counts was cut short while the slices were copied to all ranks: of
+  // the parameters, the own slices are those of after the step, and the others
+  // undefined.
+  int64_t steps() const { return steps_; }
 
   // Fills in what this rank keeps, and copies the values to all ranks; between
   // steps. The pieces may be those of any number of ranks. Fails with
@@ -165,6 +175,8 @@ class ShardedOptimizer {
   ::torch::optim::Optimizer* like_ = nullptr;
   // How many steps each parameter has taken.
   std::vector<int64_t> taken_;
+  int64_t steps_ = 0;
+  bool in_step_ = false;  // of the own slices: they are undefined
 };
 
 }  // namespace coxswain::torch

@@ -14,7 +14,7 @@
 #include "base/cancel_signal.h"
 #include "base/crc32c.h"
 #include "base/status_macros.h"
-#include "client/torch/elastic_training.h"
+#include "client/torch/elastic/elastic_training.h"
 #include "hooks/registry/planned_hook.h"
 #include "nlohmann/json.hpp"
 #include "tests/system/toy/tally.h"

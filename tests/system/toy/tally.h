@@ -9,7 +9,7 @@
 #include <set>
 
 #include "absl/status/status.h"
-#include "client/torch/elastic_training.h"
+#include "client/torch/elastic/elastic_training.h"
 
 namespace coxswain::torch {
 

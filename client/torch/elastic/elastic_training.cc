@@ -1,17 +1,21 @@
-#include "client/torch/elastic_training.h"
+#include "client/torch/elastic/elastic_training.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/elastic/load_hook_state.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/distributed_data_parallel_options.h"
 #include "client/torch/module_checkpoint.h"
+#include "client/torch/shard/sharded_checkpoint.h"
 
 namespace coxswain::torch {
 namespace {
+
+constexpr char kNewest[] = "newest";
 
 absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   if (!options.ddp.make_hook) {
@@ -40,12 +44,15 @@ ElasticTraining::ElasticTraining(const ElasticTrainingOptions& options,
                                  std::shared_ptr<::torch::nn::Module> module,
                                  ::torch::optim::Optimizer* optimizer,
                                  ElasticModuleState* state,
+                                 ElasticShards* shards,
                                  ElasticGeneration* generation)
     : options_(options),
       module_(std::move(module)),
       optimizer_(*optimizer),
       state_(*state),
+      shards_(*shards),
       generation_(*generation),
+      began_at_(state->progress()),
       error_norms_(options.run.session.clock) {}
 
 absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
@@ -63,13 +70,15 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
     session.schedule().RequestCheckpoint(options.run.drain_reason);
     if (options.run.on_drain) options.run.on_drain(session);
   };
-  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<ElasticModuleState> state,
-                            ElasticModuleState::Create(module, &optimizer));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ElasticModuleState> state,
+      ElasticModuleState::Create(module, &optimizer, options.ddp.zero > 0));
+  ElasticShards shards;
   return ElasticRun::Run(
       run, state.get(),
       [&](ElasticGeneration& generation, ElasticRun::Trained* trained) {
         ElasticTraining training(options, module, &optimizer, state.get(),
-                                 &generation);
+                                 &shards, &generation);
         return training.Run(body, trained);
       });
 }
@@ -77,6 +86,7 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
 absl::Status ElasticTraining::Run(const Body& body,
                                   ElasticRun::Trained* trained) {
   COXSWAIN_RETURN_IF_ERROR(MakeWrapper());
+  COXSWAIN_RETURN_IF_ERROR(Restore(trained));
   return Finish(body(*this), trained);
 }
 
@@ -96,20 +106,95 @@ absl::Status ElasticTraining::MakeWrapper() {
   COXSWAIN_RETURN_IF_ERROR(
       ddp->accumulator().Restore(state_.record().position));
   ddp_ = std::move(ddp);
+  if (ddp_->zero() > 0) {
+    COXSWAIN_ASSIGN_OR_RETURN(sharded_,
+                              ShardedOptimizer::Create(*ddp_, optimizer_));
+  }
   ProgramCheckpoint::Options saving;
   saving.make_hook = options_.ddp.make_hook;
   saving.own_errors = options_.own_errors;
   saving.retention = options_.retention;
   saving.on_report = options_.on_checkpoint;
   checkpoint_ = std::make_unique<RecordCheckpoint>(
-      *generation_.session, ProgramOf(module_, &optimizer_), saving,
-      [this] { return StateOf(*ddp_); }, &state_.record());
-  // The same on all ranks; what the workers have is newer.
-  if (state_.record().progress == 0) {
-    COXSWAIN_RETURN_IF_ERROR(checkpoint_->Resume(options_.resume));
-  }
+      *generation_.session,
+      sharded_ != nullptr ? ProgramOf(module_, sharded_.get())
+                          : ProgramOf(module_, &optimizer_),
+      saving, [this] { return StateOf(*ddp_); }, &state_.record());
+  return absl::OkStatus();
+}
+
+absl::Status ElasticTraining::Restore(ElasticRun::Trained* trained) {
+  COXSWAIN_RETURN_IF_ERROR(RestoreParts(trained));
+  // Of a checkpoint's state, too, it is this generation that others know it by.
+  const bool of_peers =
+      state_.progress() == began_at_ && !trained->went_back_to;
+  restored_ = {
+      of_peers ? generation_.trained : generation_.session->generation(),
+      state_.progress()};
+  shards_.Forget();
   state_.Keep();
   return absl::OkStatus();
+}
+
+absl::Status ElasticTraining::RestoreParts(ElasticRun::Trained* trained) {
+  Communicator& communicator = *generation_.communicator;
+  // The same on all ranks; what the workers have is newer.
+  if (began_at_ == 0) {
+    COXSWAIN_ASSIGN_OR_RETURN(const bool resumed,
+                              checkpoint_->Resume(options_.resume));
+    if (resumed || sharded_ == nullptr) return absl::OkStatus();
+    return shards_.CheckUntouched(communicator);
+  }
+  if (sharded_ == nullptr) return absl::OkStatus();
+  const absl::Status restored = shards_.Restore(
+      {generation_.trained, began_at_}, communicator, sharded_.get());
+  return absl::IsNotFound(restored) ? GoBack(restored, trained) : restored;
+}
+
+absl::Status ElasticTraining::GoBack(const absl::Status& lost,
+                                     ElasticRun::Trained* trained) {
+  RecoveryReport& report = generation_.recovery;
+  const int64_t step = state_.step();
+  const std::string what = absl::StrCat(
+      "a part of the sharded state of step ", step,
+      " is on no rank that is left (", lost.message(), ")",
+      report.lost.empty() ? "" : "; ", absl::StrJoin(report.lost, "; "));
+  if (options_.resume != kNewest) {
+    return absl::DataLossError(absl::StrCat(
+        what, "; for all to go back to the newest checkpoint, set resume to \"",
+        kNewest, "\", and start the job again"));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const bool resumed, checkpoint_->Resume(kNewest));
+  if (!resumed) {
+    return absl::DataLossError(
+        absl::StrCat(what,
+                     "; and the job has no checkpoint to go back to: start it "
+                     "again, and set checkpoint_every in the plan's terms"));
+  }
+  trained->went_back_to = state_.progress();
+  report.step = state_.step();
+  report.warnings.push_back(absl::StrCat("all ranks went back from step ", step,
+                                         " to step ", state_.step(),
+                                         " of the newest checkpoint: ", what));
+  LogWarning("went_back_to_checkpoint", {{"job", generation_.session->job()},
+                                         {"generation", report.generation},
+                                         {"from_step", step},
+                                         {"step", state_.step()},
+                                         {"reason", what}});
+  return absl::OkStatus();
+}
+
+void ElasticTraining::KeepSlices() {
+  if (sharded_ == nullptr) return;
+  ShardVersion version = restored_;
+  version.progress = sliced_.value_or(state_.progress());
+  // What training begins with is on all ranks.
+  if (version.progress == 0) return;
+  if (version.progress != restored_.progress) {
+    version.trained = generation_.session->generation();
+  }
+  const absl::Status kept = shards_.Keep(*sharded_, version);
+  if (!kept.ok()) LogError("slices_not_kept", {{"reason", kept.ToString()}});
 }
 
 void ElasticTraining::SaveIfAsked() {
@@ -177,7 +262,7 @@ absl::StatusOr<bool> ElasticTraining::Flush() {
 
 absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
   const int64_t before = ddp_->optimizer_steps();
-  const absl::StatusOr<bool> taken = ddp_->StepOptimizer(optimizer_);
+  const absl::StatusOr<bool> taken = TakeStep();
   // Also where only what follows the step has failed, such as a change of plan
   // that a peer's end cuts short: the parameters are those of the new step.
   if (taken.ok() || ddp_->optimizer_steps() > before) Keep();
@@ -185,6 +270,17 @@ absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
   generation_.after_step(state_.step());
   error_norms_.AfterStep(*generation_.session, ddp_->hook(), state_.step());
   return taken;
+}
+
+absl::StatusOr<bool> ElasticTraining::TakeStep() {
+  if (sharded_ == nullptr) return ddp_->StepOptimizer(optimizer_);
+  const int64_t taken = ddp_->optimizer_steps();
+  const int64_t sliced = sharded_->steps();
+  const absl::StatusOr<bool> stepped = sharded_->Step();
+  if (sharded_->steps() > sliced && ddp_->optimizer_steps() == taken) {
+    sliced_ = checkpoint_->ProgressAt(ddp_->decided());
+  }
+  return stepped;
 }
 
 void ElasticTraining::BeginUndeclared() {
@@ -221,6 +317,8 @@ absl::Status ElasticTraining::Finish(absl::Status status,
   // Also of a window that was begun and left. What was decided since the last
   // StepOptimizer is no part of the state.
   state_.Rollback();
+  KeepSlices();
+  sharded_.reset();
   const std::unique_ptr<Hook> hook =
       DistributedDataParallel::TakeHook(std::move(ddp_));
   COXSWAIN_ASSIGN_OR_RETURN(trained->hook_state, hook->SaveOwn());

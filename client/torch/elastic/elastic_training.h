@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_TORCH_ELASTIC_TRAINING_H_
-#define COXSWAIN_CLIENT_TORCH_ELASTIC_TRAINING_H_
+#ifndef COXSWAIN_CLIENT_TORCH_ELASTIC_ELASTIC_TRAINING_H_
+#define COXSWAIN_CLIENT_TORCH_ELASTIC_ELASTIC_TRAINING_H_
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,7 +17,9 @@
 #include "client/elastic/error_norm_reports.h"
 #include "client/resume/record_checkpoint.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "client/torch/elastic/elastic_shards.h"
 #include "client/torch/elastic_module_state.h"
+#include "client/torch/shard/sharded_optimizer.h"
 
 namespace coxswain::torch {
 
@@ -38,7 +41,8 @@ struct ElasticTrainingOptions {
   // How long a leaving worker waits for a save in progress.
   absl::Duration save_timeout = absl::Seconds(60);
   // The checkpoint that a job without a step resumes from: an id, or "newest",
-  // which is none if the job has none yet. Empty: from the beginning.
+  // which is none if the job has none yet. Empty: from the beginning. With
+  // ddp.zero, "newest" is also what a job goes back to that has lost a slice.
   std::string resume;
 };
 
@@ -77,6 +81,14 @@ struct ElasticTrainingOptions {
 //
 // The body returns OK when it is finished or going() is false, and otherwise
 // its error. It is called again if a peer's end caused the error.
+//
+// With ddp.zero each rank keeps slices of the optimizer's state, as
+// ShardedOptimizer does, which shards the optimizer of each generation anew:
+// it takes no step itself. Members that come and go change who keeps what. A
+// slice that is lost with a rank, and that no other one has, is that of the
+// newest checkpoint: all ranks go back to its step, counters and buffers
+// included, which is logged (went_back_to_checkpoint) and one of
+// recovery().warnings. DATA_LOSS if there is none, or `resume` is not "newest".
 //
 // Threading: one thread.
 class ElasticTraining {
@@ -124,10 +136,18 @@ class ElasticTraining {
   ElasticTraining(const ElasticTrainingOptions& options,
                   std::shared_ptr<::torch::nn::Module> module,
                   ::torch::optim::Optimizer* optimizer,
-                  ElasticModuleState* state, ElasticGeneration* generation);
+                  ElasticModuleState* state, ElasticShards* shards,
+                  ElasticGeneration* generation);
 
   absl::Status Run(const Body& body, ElasticRun::Trained* trained);
   absl::Status MakeWrapper();
+  // Brings the slices, or all, to where the job goes on.
+  absl::Status Restore(ElasticRun::Trained* trained);
+  absl::Status RestoreParts(ElasticRun::Trained* trained);
+  absl::Status GoBack(const absl::Status& lost, ElasticRun::Trained* trained);
+  // Keeps the slices, for the next generation.
+  void KeepSlices();
+  absl::StatusOr<bool> TakeStep();
   absl::Status Finish(absl::Status status, ElasticRun::Trained* trained);
   // Copies the state if the last step's decision asks for it.
   void SaveIfAsked();
@@ -146,8 +166,16 @@ class ElasticTraining {
   const std::shared_ptr<::torch::nn::Module> module_;
   ::torch::optim::Optimizer& optimizer_;
   ElasticModuleState& state_;
+  ElasticShards& shards_;
   ElasticGeneration& generation_;
+  const int64_t began_at_;  // progress
   std::unique_ptr<DistributedDataParallel> ddp_;
+  // Null without zero.
+  std::unique_ptr<ShardedOptimizer> sharded_;
+  // Which state the slices had when the body began.
+  ShardVersion restored_;
+  // Progress of the slices after a step that was cut short behind them.
+  std::optional<int64_t> sliced_;
   std::unique_ptr<RecordCheckpoint> checkpoint_;
   ErrorNormReports error_norms_;
   bool notified_ = false;  // the body, that it is to return
@@ -155,4 +183,4 @@ class ElasticTraining {
 
 }  // namespace coxswain::torch
 
-#endif  // COXSWAIN_CLIENT_TORCH_ELASTIC_TRAINING_H_
+#endif  // COXSWAIN_CLIENT_TORCH_ELASTIC_ELASTIC_TRAINING_H_
