@@ -173,14 +173,17 @@ absl::Status ElasticTraining::GoBack(const absl::Status& lost,
   }
   trained->went_back_to = state_.progress();
   report.step = state_.step();
-  report.warnings.push_back(absl::StrCat("all ranks went back from step ", step,
-                                         " to step ", state_.step(),
-                                         " of the newest checkpoint: ", what));
   LogWarning("went_back_to_checkpoint", {{"job", generation_.session->job()},
                                          {"generation", report.generation},
                                          {"from_step", step},
-                                         {"step", state_.step()},
+                                         {"step", report.step},
                                          {"reason", what}});
+  // A worker that drains saves its last step.
+  if (report.step != step) {
+    report.warnings.push_back(
+        absl::StrCat("all ranks went back from step ", step, " to step ",
+                     report.step, ", that of the newest checkpoint: ", what));
+  }
   return absl::OkStatus();
 }
 
