@@ -61,7 +61,8 @@ void RandomKills::Run() {
 
 void RandomKills::StartAll() {
   cluster_.Serve();
-  workers_ = cluster_.Start({"workers", kWorld, RunOptions(), kToyOptions});
+  workers_ = cluster_.Start({"workers", kWorld, RunOptions(), kToyOptions,
+                             /*before=*/{}, options_.program});
   ASSERT_TRUE(cluster_.AwaitSteps(kWorld, kProgress));
   StartSpares();
 }
@@ -74,7 +75,8 @@ std::vector<std::string> RandomKills::RunOptions() const {
 
 void RandomKills::StartSpares() {
   static_assert(kSpares == kWorld, "all launchers of a job have the same");
-  spares_ = cluster_.Start({"spares", kSpares, RunOptions(), kToyOptions});
+  spares_ = cluster_.Start({"spares", kSpares, RunOptions(), kToyOptions,
+                            /*before=*/{}, options_.program});
   spares_leave_ = false;
 }
 

@@ -41,6 +41,7 @@ class RandomKills {
     absl::Duration at_most;  // begins no kill after it
     uint64_t seed = 0;
     std::string backend;
+    std::string program;  // of the workers; empty: the elastic toy
     bool churn = false;
     absl::Duration coordinator_every;  // of churn: how often it is killed
   };
