@@ -42,9 +42,9 @@ struct TrainOptions {
   bool elastic = false;
   // ZeRO: shards the optimizer's state over the ranks (1), and the gradients
   // (2): docs/parallelism.md. The optimizer is SGD, Adam, AdamW, RMSprop or
-  // Adagrad, and has taken no step. With `elastic`, a slice of the
-  // state that is lost with its rank comes from the newest checkpoint: set
-  // `resume` to "newest", and ddp.terms.checkpoint_every.
+  // Adagrad, and has taken no step. With `elastic`, what is lost of the state
+  // with a rank comes from the newest checkpoint: set `resume` to "newest", and
+  // ddp.terms.checkpoint_every.
   int zero = 0;
   // Which checkpoints are kept. They are written when the plan
   // (ddp.terms.checkpoint_every), an operator or SIGTERM asks for it.

@@ -16,6 +16,16 @@ namespace coxswain::torch {
 namespace {
 
 constexpr char kNewest[] = "newest";
+constexpr absl::Duration kEndTimeout = absl::Seconds(30);
+
+// Returns an error that all ranks have, once all have come to it: the first
+// that left would end the generation of the others, who would wait for another
+// one in vain.
+absl::Status EndAll(const ElasticGeneration& generation,
+                    const absl::Status& error) {
+  generation.session->Barrier("", "elastic/lost", kEndTimeout).IgnoreError();
+  return error;
+}
 
 absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   if (!options.ddp.make_hook) {
@@ -143,7 +153,9 @@ absl::Status ElasticTraining::RestoreParts(ElasticRun::Trained* trained) {
     COXSWAIN_ASSIGN_OR_RETURN(const bool resumed,
                               checkpoint_->Resume(options_.resume));
     if (resumed || sharded_ == nullptr) return absl::OkStatus();
-    return shards_.CheckUntouched(communicator);
+    const absl::Status untouched = shards_.CheckUntouched(communicator);
+    return absl::IsDataLoss(untouched) ? EndAll(generation_, untouched)
+                                       : untouched;
   }
   if (sharded_ == nullptr) return absl::OkStatus();
   const absl::Status restored = shards_.Restore(
@@ -160,16 +172,21 @@ absl::Status ElasticTraining::GoBack(const absl::Status& lost,
       " is on no rank that is left (", lost.message(), ")",
       report.lost.empty() ? "" : "; ", absl::StrJoin(report.lost, "; "));
   if (options_.resume != kNewest) {
-    return absl::DataLossError(absl::StrCat(
-        what, "; for all to go back to the newest checkpoint, set resume to \"",
-        kNewest, "\", and start the job again"));
+    return EndAll(generation_,
+                  absl::DataLossError(absl::StrCat(
+                      what,
+                      "; for all to go back to the newest checkpoint, set "
+                      "resume to \"",
+                      kNewest, "\", and start the job again")));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const bool resumed, checkpoint_->Resume(kNewest));
   if (!resumed) {
-    return absl::DataLossError(
-        absl::StrCat(what,
-                     "; and the job has no checkpoint to go back to: start it "
-                     "again, and set checkpoint_every in the plan's terms"));
+    return EndAll(
+        generation_,
+        absl::DataLossError(absl::StrCat(
+            what,
+            "; and the job has no checkpoint to go back to: start it again, "
+            "and set checkpoint_every in the plan's terms")));
   }
   trained->went_back_to = state_.progress();
   report.step = state_.step();
