@@ -24,8 +24,8 @@ inline uint64_t DigestOf(absl::string_view bytes) {
 }
 
 // What a worker needs to continue training from its peers' step. Implemented
-// for libtorch by client/torch/elastic/elastic_training, for frameworks that hand over
-// pointers by train, and by programs without either.
+// for libtorch by client/torch/elastic_module_state, for frameworks that hand
+// over pointers by train, and by programs without either.
 //
 // Called on the thread that trains, between generations; never during a step.
 // All ranks hold the same bits of it after the same step, except for
