@@ -115,10 +115,9 @@ absl::StatusOr<Transfers> Plan(const Tables& having, const Tables& wanting,
     for (size_t i = 0; i < wanted.size(); ++i) {
       const auto reads = index.Find(wanted[i]);
       if (!reads.ok()) {
-        return absl::Status(
-            reads.status().code(),
-            absl::StrCat("rank ", receiver, " wants ", Describe(wanted[i]),
-                         ": ", reads.status().message()));
+        return absl::Status(reads.status().code(),
+                            absl::StrCat("of what rank ", receiver,
+                                         " wants: ", reads.status().message()));
       }
       const auto size = static_cast<int64_t>(SizeOf(wanted[i].dtype));
       for (const PieceRead& read : *reads) {

@@ -176,9 +176,10 @@ TEST(PieceExchangeTest, WhatNobodyHasIsAnErrorOfAllBeforeAnythingMoves) {
   want[0].Add(Range("w", 0, 4));
   want[1].Add(Range("w", 4, 12));
   for (const absl::Status& end : Exchange(have, want)) {
-    EXPECT_THAT(end, StatusIs(absl::StatusCode::kNotFound,
-                              AllOf(HasSubstr("rank 1 wants value of w"),
-                                    HasSubstr("from 8 to 11"))));
+    EXPECT_THAT(end,
+                StatusIs(absl::StatusCode::kNotFound,
+                         AllOf(HasSubstr("of what rank 1 wants: of value of w"),
+                               HasSubstr("from 8 to 11"))));
   }
   EXPECT_EQ(want[0].elements[0], std::vector<float>(4, -1));
 }

@@ -193,12 +193,18 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
     };
   }
 
-  // Rank `rank` of `ranks` fails there, which its peers see as a loss.
-  static At DiesAt(int ranks, int rank, int64_t step) {
+  // Rank `rank` of `ranks` fails there, which its peers see as a loss; once the
+  // job has a checkpoint of that step, unless that is 0.
+  static At DiesAt(int ranks, int rank, int64_t step, int64_t saved = 0) {
     return [=](Training& training) -> absl::Status {
       if (training.world_size() != ranks || training.rank() != rank ||
           training.step() != step) {
         return absl::OkStatus();
+      }
+      for (bool found = saved == 0; !found;) {
+        COXSWAIN_ASSIGN_OR_RETURN(const auto list,
+                                  training.session().checkpoints().List());
+        found = !list.empty() && list.front().step == saved;
       }
       return absl::InternalError("this worker is to die here");
     };
@@ -241,7 +247,7 @@ TEST_P(ShardedElasticTest, FourRanksThenThreeThenFourKeepTheBits) {
   Course course;
   std::atomic<int> grown{0};
   const auto at = [&](Training& training) -> absl::Status {
-    COXSWAIN_RETURN_IF_ERROR(DiesAt(4, 3, 6)(training));
+    COXSWAIN_RETURN_IF_ERROR(DiesAt(4, 3, 6, /*saved=*/4)(training));
     if (training.world_size() == 4 && training.step() > 6 &&
         training.rank() == 0 && ++grown == 7) {
       training.session().schedule().RequestStop("seven steps with all four");
@@ -359,7 +365,7 @@ TEST_P(ShardedElasticTest, ASecondLossBeforeAStepGoesBackAgain) {
   options.ddp.terms.checkpoint_every = 3;
   Course course;
   const auto at = [](Training& training) -> absl::Status {
-    COXSWAIN_RETURN_IF_ERROR(DiesAt(5, 4, 5)(training));
+    COXSWAIN_RETURN_IF_ERROR(DiesAt(5, 4, 5, /*saved=*/3)(training));
     COXSWAIN_RETURN_IF_ERROR(DiesAt(4, 0, 3)(training));
     return DiesAt(3, 1, 4)(training);
   };
