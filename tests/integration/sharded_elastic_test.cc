@@ -246,9 +246,10 @@ TEST_P(ShardedElasticTest, FourRanksThenThreeThenFourKeepTheBits) {
   options.ddp.terms.checkpoint_every = 4;
   Course course;
   std::atomic<int> grown{0};
-  const auto at = [&](Training& training) -> absl::Status {
-    COXSWAIN_RETURN_IF_ERROR(DiesAt(4, 3, 6, /*saved=*/4)(training));
-    if (training.world_size() == 4 && training.step() > 6 &&
+  // Of slot 3 only the first one.
+  const At dies_at = DiesAt(4, 3, 6, /*saved=*/4);
+  const At at = [&](Training& training) -> absl::Status {
+    if (training.world_size() == 4 && training.session().generation() > 1 &&
         training.rank() == 0 && ++grown == 7) {
       training.session().schedule().RequestStop("seven steps with all four");
     }
@@ -264,7 +265,7 @@ TEST_P(ShardedElasticTest, FourRanksThenThreeThenFourKeepTheBits) {
     });
   }
   std::thread dies([&] {
-    RunOne("job", 3, 4, options, Until(100'000, at, &course), &lost);
+    RunOne("job", 3, 4, options, Until(100'000, dies_at, &course), &lost);
   });
   dies.join();
   EXPECT_THAT(lost.status,
