@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -294,23 +295,24 @@ TEST_P(ShardedElasticTest, RanksThatAreAddedGetTheirSlicesFromTheOthers) {
   TrainOptions options = Elastic(GetParam());
   options.resume = "";
   Course course;
-  std::atomic<bool> began{false};
+  std::promise<void> trained;
   std::atomic<int> grown{0};
   const auto at = [&](Training& training) -> absl::Status {
-    if (training.step() >= 5) began = true;
+    if (training.world_size() == 2 && training.rank() == 0 &&
+        training.step() == 5) {
+      trained.set_value();
+    }
     if (training.world_size() == 4 && training.rank() == 0 && ++grown == 5) {
       training.session().schedule().RequestStop("five steps with all four");
     }
     return absl::OkStatus();
   };
   std::vector<Ended> ended(4);
+  const std::shared_future<void> when_trained = trained.get_future();
   InThreads(4, [&](int slot) {
-    const auto wait = [&](Training& training) -> absl::Status {
-      return at(training);
-    };
     // The last two come when the others have trained.
-    while (slot >= 2 && !began) std::this_thread::yield();
-    RunOne("job", slot, 4, options, Until(100'000, wait, &course),
+    if (slot >= 2) when_trained.wait();
+    RunOne("job", slot, 4, options, Until(100'000, at, &course),
            &ended[static_cast<size_t>(slot)]);
   });
   const std::string undisturbed = Undisturbed(course.ranks());
