@@ -92,4 +92,16 @@ for mutant in ONE_TOO_MANY WITHOUT_ANSWER FREED_EARLY COUNTED_EARLY \
 done
 expect_wrong "invalid end state" slots -DSTOPS -DSTOP_WITHOUT_END
 
+expect_right ring
+expect_right ring -DSLOTS=1
+expect_right ring -DSLOTS=3 -DBLOCKS=6
+expect_right ring -DENDS
+expect_right ring -DENDS -DSLOTS=1 -DBLOCKS=3
+for mutant in ONE_TOO_MANY COUNTED_EARLY FREED_EARLY; do
+  expect_wrong "assertion violated" ring "-D${mutant}"
+done
+expect_wrong "assertion violated" ring -DENDS -DEND_BEFORE_COUNT
+expect_wrong "invalid end state" ring -DCOUNT_AFTER_LOOK
+expect_wrong "invalid end state" ring -DENDS -DEND_WITHOUT_RING
+
 [[ "${failures}" -eq 0 ]]

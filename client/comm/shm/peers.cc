@@ -42,7 +42,7 @@ absl::StatusOr<PeerFrame> Decode(absl::string_view bytes) {
     return absl::InvalidArgumentError("its message was cut off");
   }
   std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (wire.kind > static_cast<uint32_t>(PeerFrame::Kind::kAbort) ||
+  if (wire.kind > static_cast<uint32_t>(PeerFrame::Kind::kCloseReceiver) ||
       wire.bytes < 0) {
     return absl::InvalidArgumentError("its message is malformed");
   }

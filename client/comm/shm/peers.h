@@ -25,6 +25,12 @@ struct PeerFrame {
     kMessage,  // `bytes` for a receive with this `tag`; the message is `id`
     kTaken,    // the message `id` has been received
     kAbort,    // the sender aborts; `text` has the reason
+    // Of the channel with this `tag`: an end has been opened, with `id` slots
+    // of `bytes` (and of a sender the segment that they lie in), or closed.
+    kOpenSender,
+    kOpenReceiver,
+    kCloseSender,
+    kCloseReceiver,
   };
   Kind kind = Kind::kHello;
   uint32_t tag = 0;

@@ -1,11 +1,6 @@
 #include "client/comm/shm/phases.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
 
 #include "base/clock.h"
 #include "base/processors.h"
@@ -16,17 +11,6 @@ namespace {
 // Long enough for a peer that reduces a few kilobytes; short against what a
 // scheduler gives a thread, so that a peer without a core gets this one soon.
 constexpr absl::Duration kSpin = absl::Microseconds(30);
-constexpr int kSpinsPerLook = 32;
-
-absl::Time Now() { return Clock::Real()->Now(); }
-
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // The processors that this process may run on, a bit for each.
 void PublishProcessors(std::atomic<uint64_t>* words) {
@@ -35,24 +19,6 @@ void PublishProcessors(std::atomic<uint64_t>* words) {
   for (size_t i = 0; i < own.size(); ++i) {
     if (own.test(i)) words[i / 64].fetch_or(uint64_t{1} << (i % 64));
   }
-}
-
-// The words are shared between processes: no private futexes.
-void FutexWait(std::atomic<uint32_t>& word, uint32_t value,
-               absl::Duration timeout) {
-  const timespec time = absl::ToTimespec(timeout);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value,
-          &time, nullptr, 0);
-}
-
-void FutexWake(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX,
-          nullptr, nullptr, 0);
-}
-
-void Ring(std::atomic<uint32_t>& bell) {
-  bell.fetch_add(1);
-  FutexWake(bell);
 }
 
 }  // namespace
@@ -83,9 +49,7 @@ void Phases::Arrive() {
   line(rank_).arrived.store(++phase_, std::memory_order_seq_cst);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    if (line(peer).sleeping.load(std::memory_order_seq_cst) != 0) {
-      Ring(line(peer).bell);
-    }
+    RingIfAsleep(line(peer).door);
   }
 }
 
@@ -109,43 +73,27 @@ Phases::Outcome Phases::Await(absl::Time deadline) {
 
 bool Phases::Spin(absl::Time deadline) const {
   if (spin_ == absl::ZeroDuration()) return false;
-  const absl::Time end = std::min(deadline, Now() + spin_);
-  do {
-    for (int i = 0; i < kSpinsPerLook; ++i) {
-      if (Met()) return true;
-      Relax();
-    }
-  } while (!stopped_.load() && Now() < end);
-  return false;
+  SpinUntil(std::min(deadline, Clock::Real()->Now() + spin_),
+            [&] { return Met() || stopped_.load(); });
+  return Met();
 }
 
 Phases::Outcome Phases::Sleep(absl::Time deadline) {
-  Line& own = line(rank_);
-  Outcome outcome = Outcome::kMet;
-  own.sleeping.store(1, std::memory_order_seq_cst);
-  while (true) {
-    // The bell is read first: a rank that rings it after this line wakes the
-    // wait.
-    const uint32_t bell = own.bell.load(std::memory_order_seq_cst);
-    if (Met()) break;
-    if (stopped_.load()) {
+  Outcome outcome = Outcome::kLate;
+  SleepUntil(line(rank_).door, deadline, [&] {
+    if (Met()) {
+      outcome = Outcome::kMet;
+    } else if (stopped_.load()) {
       outcome = Outcome::kStopped;
-      break;
     }
-    const absl::Duration left = deadline - Now();
-    if (left <= absl::ZeroDuration()) {
-      outcome = Outcome::kLate;
-      break;
-    }
-    FutexWait(own.bell, bell, std::min(left, absl::Hours(1)));
-  }
-  own.sleeping.store(0, std::memory_order_seq_cst);
+    return outcome != Outcome::kLate;
+  });
   return outcome;
 }
 
 void Phases::Stop() {
   stopped_.store(true);
-  Ring(line(rank_).bell);
+  Ring(line(rank_).door);
 }
 
 }  // namespace coxswain

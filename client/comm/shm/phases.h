@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "client/comm/shm/doorbell.h"
 
 namespace coxswain {
 
@@ -28,13 +29,11 @@ class Phases {
   // A rank's words, zero at first, in cache lines of their own.
   struct Line {
     alignas(64) std::atomic<uint32_t> arrived;  // phases ended; wraps around
-    alignas(64) std::atomic<uint32_t> bell;     // the futex
-    std::atomic<uint32_t> sleeping;
+    alignas(64) Doorbell door;
     // The processors on which the rank may run, a bit for each; set before it
     // arrives anywhere.
     alignas(64) std::atomic<uint64_t> processors[kProcessorWords];
   };
-  static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
   enum class Outcome { kMet, kLate, kStopped };
 

@@ -12,6 +12,7 @@
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/communicator.h"
@@ -19,6 +20,7 @@
 #include "client/comm/shm/inbox.h"
 #include "client/comm/shm/peers.h"
 #include "client/comm/shm/segment.h"
+#include "client/comm/shm/shm_channels.h"
 #include "client/comm/shm/shm_collectives.h"
 
 namespace coxswain {
@@ -89,7 +91,13 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
         options_(options),
         name_(absl::StrCat("communicator '", options.id, "'")),
         moved_(std::make_shared<ByteCounter>(std::move(parents_moved))),
-        peers_(std::move(peers)) {}
+        peers_(std::move(peers)),
+        channels_(
+            options.rank, options.size, name_,
+            [this](int peer, const PeerFrame& frame, int fd) {
+              return peers_->Send(peer, frame, fd);
+            },
+            moved_) {}
   ~ShmCommunicator() override {
     arena_->Close();
     link_.reset();
@@ -149,6 +157,14 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   }
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
+  absl::StatusOr<std::unique_ptr<ChannelSender>> DoOpenSender(
+      const ChannelOptions& options) override {
+    return channels_.OpenSender(options);
+  }
+  absl::StatusOr<std::unique_ptr<ChannelReceiver>> DoOpenReceiver(
+      const ChannelOptions& options) override {
+    return channels_.OpenReceiver(options);
+  }
   absl::StatusOr<std::unique_ptr<Communicator>> DoSplit(
       const std::vector<int>& ranks) override;
 
@@ -157,7 +173,7 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   absl::Status ShareArea();
   WorkPtr Start(ShmCollectives::Operation operation);
   void OnFrame(int peer, const PeerFrame& frame, UniqueFd fd);
-  void Lose(const absl::Status& why);
+  void Lose(int peer, const absl::Status& why);
   void Stop(const absl::Status& why);
   absl::Status AnnounceSegment(uint64_t id, const Segment& segment);
   void Forget(uint64_t id);
@@ -176,6 +192,7 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   const std::string name_;
   const std::shared_ptr<ByteCounter> moved_;
   std::unique_ptr<Peers> peers_;
+  ShmChannels channels_;
   Inbox inbox_;
   Loss loss_;
   GonePeers gone_;
@@ -219,7 +236,7 @@ absl::Status ShmCommunicator::Open() {
   };
   handlers.on_lost = [this](int peer, const absl::Status& why) {
     gone_.Add(peer);
-    Lose(why);
+    Lose(peer, why);
   };
   peers_->Start(std::move(handlers));
   return absl::OkStatus();
@@ -241,15 +258,21 @@ absl::Status ShmCommunicator::ShareArea() {
 void ShmCommunicator::OnFrame(int peer, const PeerFrame& frame, UniqueFd fd) {
   if (frame.kind == PeerFrame::Kind::kAbort) {
     gone_.Excuse(peer);
-    return Lose(absl::UnavailableError(absl::StrCat(
-        "rank ", peer, " aborted the communicator: ", frame.text)));
+    return Lose(peer,
+                absl::UnavailableError(absl::StrCat(
+                    "rank ", peer, " aborted the communicator: ", frame.text)));
   }
-  const absl::Status status = inbox_.Take(peer, frame, std::move(fd));
-  if (!status.ok()) Lose(status);
+  const absl::Status status =
+      ShmChannels::Takes(frame.kind)
+          ? WithPrefix(absl::StrCat("rank ", peer, ": "),
+                       channels_.Take(peer, frame, std::move(fd)))
+          : inbox_.Take(peer, frame, std::move(fd));
+  if (!status.ok()) Lose(peer, status);
 }
 
-void ShmCommunicator::Lose(const absl::Status& why) {
+void ShmCommunicator::Lose(int peer, const absl::Status& why) {
   loss_.Set(why);
+  channels_.Lose(peer, why);
   useless_.Raise(why);
   phases_->Stop();
   inbox_.Stop();
@@ -258,6 +281,7 @@ void ShmCommunicator::Lose(const absl::Status& why) {
 void ShmCommunicator::Stop(const absl::Status& why) {
   if (phases_ != nullptr) phases_->Stop();
   inbox_.Stop();
+  channels_.Stop(why);
   peers_->AnnounceEnd(why.message());
   useless_.Raise(why);
   ended_->Raise(why);

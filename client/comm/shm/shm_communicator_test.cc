@@ -13,6 +13,7 @@
 #include "base/float16.h"
 #include "base/status_matchers.h"
 #include "client/comm/memory_store.h"
+#include "tests/conformance/channel_conformance.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
 
@@ -33,10 +34,13 @@ CommunicatorCase ShmCase() {
   result.make_group = MakeGroup;
   result.mean = true;
   result.has_wire = true;
+  result.channels = true;
   return result;
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommunicatorConformance,
+                         testing::Values(ShmCase()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Backends, ChannelConformance,
                          testing::Values(ShmCase()), CaseName);
 
 // Of several pieces; one rank's are in a buffer, and so are in the end all

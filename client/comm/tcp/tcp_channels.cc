@@ -1,12 +1,12 @@
 #include "client/comm/tcp/tcp_channels.h"
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/host_memory.h"
 #include "base/status_macros.h"
-#include "base/status_prefix.h"
 
 namespace coxswain {
 namespace {
@@ -52,9 +52,9 @@ class TcpChannels::Receiver : public ChannelReceiver {
 TcpChannels::TcpChannels(int rank, std::string name, SendFrame send,
                          Discard discard)
     : rank_(rank),
-      name_(std::move(name)),
       send_(std::move(send)),
-      discard_(std::move(discard)) {}
+      discard_(std::move(discard)),
+      book_(rank, std::move(name), [] { return std::make_unique<End>(); }) {}
 
 absl::StatusOr<std::unique_ptr<ChannelSender>> TcpChannels::OpenSender(
     const ChannelOptions& options) {
@@ -81,33 +81,12 @@ absl::StatusOr<TcpChannels::End*> TcpChannels::Open(
   ControlFrame frame;
   {
     MutexLock lock(&mutex_);
-    if (!stopped_.ok()) return stopped_;
-    const auto lost = lost_.find(options.peer);
-    if (lost == lost_.end() &&
-        ends_.count({options.peer, options.tag, sends}) == 0) {
-      // The peer would end the connection.
-      if (unheard_[options.peer] >= kMaxUnopenedChannels) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "rank ", options.peer, " has not opened ", kMaxUnopenedChannels,
-            " channels of ", name_, " that rank ", rank_,
-            " has; open some of them there first"));
-      }
-      ++unheard_[options.peer];
-    }
-    end = &EndOf(options.peer, options.tag, sends);
-    if (end->opened) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          NameOf(*end), ": it has been opened before; take another tag"));
-    }
-    if (lost != lost_.end()) end->ended = lost->second;
-    end->opened = true;
-    end->slot_bytes = options.slot_bytes;
-    end->slots = options.slots;
+    COXSWAIN_ASSIGN_OR_RETURN(ChannelEnd* const opened,
+                              book_.Open(options, sends));
+    end = static_cast<End*>(opened);
     end->memory = std::shared_ptr<char>(static_cast<char*>(memory.release()),
                                         FreeHostMemory());
     if (!sends) end->headers.resize(static_cast<size_t>(options.slots));
-    if (end->answered) --unanswered_[options.peer];
-    Match(end);
     frame = FrameOf(*end, ControlFrame::Kind::kOpen);
     frame.id = static_cast<uint64_t>(end->slots);
     frame.header.count = end->slot_bytes;
@@ -116,41 +95,15 @@ absl::StatusOr<TcpChannels::End*> TcpChannels::Open(
   return end;
 }
 
-TcpChannels::End& TcpChannels::EndOf(int peer, uint32_t tag, bool sends) {
-  auto& place = ends_[{peer, tag, sends}];
-  if (place == nullptr) {
-    place = std::make_unique<End>();
-    place->peer = peer;
-    place->tag = tag;
-    place->sends = sends;
-  }
-  return *place;
-}
-
-void TcpChannels::Match(End* end) {
-  if (!end->opened || !end->answered) return;
-  if (end->their_slots != end->slots || end->their_bytes != end->slot_bytes) {
-    end->ended = absl::InvalidArgumentError(absl::StrCat(
-        "rank ", end->peer, " has opened it with ", end->their_slots,
-        " slots of ", end->their_bytes, " bytes, and rank ", rank_, " with ",
-        end->slots, " of ", end->slot_bytes));
-  }
-  end->changed.NotifyAll();
-}
-
 template <typename Ready>
 absl::Status TcpChannels::Await(End* end, absl::Duration timeout,
                                 const char* late, Ready ready) {
+  std::optional<absl::Status> outcome;
   end->changed.WaitFor(&mutex_, timeout, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return ready() || !end->ended.ok() || !stopped_.ok();
+    outcome = book_.Outcome(*end, ready());
+    return outcome.has_value();
   });
-  if (!stopped_.ok()) return WithPrefix(NameOf(*end) + ": ", stopped_);
-  if (ready()) return absl::OkStatus();
-  if (!end->ended.ok()) return WithPrefix(NameOf(*end) + ": ", end->ended);
-  return absl::DeadlineExceededError(
-      absl::StrCat(NameOf(*end), ": rank ", end->peer,
-                   end->answered ? late : " did not open it", " within ",
-                   absl::FormatDuration(timeout)));
+  return outcome.has_value() ? *outcome : book_.Late(*end, late, timeout);
 }
 
 absl::Status TcpChannels::Send(End* end, const Span& block,
@@ -159,14 +112,7 @@ absl::Status TcpChannels::Send(End* end, const Span& block,
   char* slot = nullptr;
   {
     MutexLock lock(&mutex_);
-    if (block.count <= 0 || block.count > end->slot_bytes ||
-        block.bytes() > end->slot_bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(NameOf(*end), ": a block of ", block.count, " x ",
-                       coxswain::NameOf(block.dtype),
-                       " is empty or does not fit into a slot of ",
-                       end->slot_bytes, " bytes"));
-    }
+    COXSWAIN_RETURN_IF_ERROR(book_.CheckFits(*end, block));
     COXSWAIN_RETURN_IF_ERROR(Await(end, timeout, " did not take a block", [&] {
       return end->ended.ok() && end->answered && !end->full();
     }));
@@ -202,12 +148,8 @@ absl::Status TcpChannels::Receive(End* end, const Span& block,
     COXSWAIN_RETURN_IF_ERROR(Await(end, timeout, " did not send a block",
                                    [&] { return end->ahead > end->behind; }));
     header = end->headers[end->SlotOf(end->behind)];
-    if (header.dtype != block.dtype || header.count != block.count) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          NameOf(*end), ": rank ", end->peer, " sends ", header.count, " x ",
-          coxswain::NameOf(header.dtype), ", and ", block.count, " x ",
-          coxswain::NameOf(block.dtype), " are to be received"));
-    }
+    COXSWAIN_RETURN_IF_ERROR(
+        book_.CheckIs(*end, block, header.count, header.dtype));
     slot = end->slot(end->behind);
   }
   // Full, so used by this thread alone.
@@ -237,8 +179,8 @@ void TcpChannels::Close(End* end) {
 
 TcpChannels::End* TcpChannels::Find(int peer, const ControlFrame& frame) {
   // The header names the sender.
-  const auto found = ends_.find({peer, frame.tag, frame.header.root == rank_});
-  return found == ends_.end() ? nullptr : found->second.get();
+  return static_cast<End*>(
+      book_.Find(peer, frame.tag, frame.header.root == rank_));
 }
 
 bool TcpChannels::IsBlock(const End& end, const ControlFrame& frame) {
@@ -295,37 +237,28 @@ absl::Status TcpChannels::TakeOpen(int peer, const ControlFrame& frame) {
   if (frame.bytes != 0 || (sender != peer && sender != rank_)) {
     return OutOfPlace();
   }
-  const End* const known = Find(peer, frame);
-  if (known != nullptr && known->answered) return OutOfPlace();
-  if (known == nullptr && ++unanswered_[peer] > kMaxUnopenedChannels) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("more than ", kMaxUnopenedChannels,
-                     " of its channels wait to be opened"));
-  }
-  End& end = EndOf(peer, frame.tag, /*sends=*/sender == rank_);
-  end.answered = true;
-  if (end.opened) --unheard_[peer];
-  end.their_slots = static_cast<int64_t>(frame.id);
-  end.their_bytes = frame.header.count;
-  Match(&end);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      ChannelEnd* const end,
+      book_.Answer(peer, frame.tag, /*sends=*/sender == rank_,
+                   static_cast<int64_t>(frame.id), frame.header.count));
+  static_cast<End*>(end)->changed.NotifyAll();
   return absl::OkStatus();
 }
 
 void TcpChannels::Lose(int peer, const absl::Status& why) {
   MutexLock lock(&mutex_);
-  if (!lost_.emplace(peer, why).second) return;
-  for (const auto& [key, end] : ends_) {
-    if (end->peer != peer || !end->ended.ok()) continue;
-    end->ended = why;
-    end->changed.NotifyAll();
-  }
+  if (book_.Lose(peer, why)) Wake(peer);
 }
 
 void TcpChannels::Stop(const absl::Status& why) {
   MutexLock lock(&mutex_);
-  if (!stopped_.ok()) return;
-  stopped_ = why;
-  for (const auto& [key, end] : ends_) end->changed.NotifyAll();
+  if (book_.Stop(why)) Wake(/*peer=*/-1);
+}
+
+void TcpChannels::Wake(int peer) {
+  book_.ForEach(peer, [](ChannelEnd& end) {
+    static_cast<End&>(end).changed.NotifyAll();
+  });
 }
 
 ControlFrame TcpChannels::FrameOf(const End& end,
@@ -336,12 +269,6 @@ ControlFrame TcpChannels::FrameOf(const End& end,
   frame.header.kind = CollectiveKind::kMessage;
   frame.header.root = end.sends ? rank_ : end.peer;
   return frame;
-}
-
-std::string TcpChannels::NameOf(const End& end) const {
-  return absl::StrCat("channel of ", name_, " from rank ",
-                      end.sends ? rank_ : end.peer, " to rank ",
-                      end.sends ? end.peer : rank_, ", tag ", end.tag);
 }
 
 }  // namespace coxswain

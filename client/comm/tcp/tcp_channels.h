@@ -4,10 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +13,7 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "client/comm/channel.h"
+#include "client/comm/channel_book.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/tcp/control_stream.h"
 
@@ -73,18 +72,7 @@ class TcpChannels {
   // Blocks are counted from the first one on. Of a sender, `ahead` is how many
   // it has sent, and `behind` how many the receiver has taken; of a receiver,
   // how many have come and how many it has taken.
-  struct End {
-    int peer = 0;
-    uint32_t tag = 0;
-    bool sends = false;
-    bool opened = false;  // here
-    bool answered = false;
-    bool closed = false;  // here
-    int64_t slot_bytes = 0;
-    int64_t slots = 0;
-    // What the peer has.
-    int64_t their_bytes = 0;
-    int64_t their_slots = 0;
+  struct End : ChannelEnd {
     std::shared_ptr<char> memory;
     std::vector<CollectiveHeader> headers;  // by slot, of a receiver
     uint64_t ahead = 0;
@@ -92,7 +80,6 @@ class TcpChannels {
     // Of a sender: blocks whose slots are not read any more.
     std::shared_ptr<std::atomic<uint64_t>> written =
         std::make_shared<std::atomic<uint64_t>>(0);
-    absl::Status ended;  // why nothing more comes, or can be sent
     CondVar changed;
 
     char* slot(uint64_t block) const {
@@ -103,12 +90,8 @@ class TcpChannels {
     }
     bool full() const { return ahead - behind >= static_cast<uint64_t>(slots); }
   };
-  using Key = std::tuple<int, uint32_t, bool>;  // peer, tag, whether it sends
 
   absl::StatusOr<End*> Open(const ChannelOptions& options, bool sends);
-  // Makes it if there is none.
-  End& EndOf(int peer, uint32_t tag, bool sends)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Send(End* end, const Span& block, absl::Duration timeout);
   absl::Status Drain(End* end, absl::Duration timeout);
   absl::Status Receive(End* end, const Span& block, absl::Duration timeout);
@@ -119,27 +102,19 @@ class TcpChannels {
                      Ready ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeOpen(int peer, const ControlFrame& frame)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Compares what both have opened.
-  void Match(End* end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Wakes the waits of a peer's ends; of all if it is negative.
+  void Wake(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the end that a frame is for; null if there is none.
   End* Find(int peer, const ControlFrame& frame)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static bool IsBlock(const End& end, const ControlFrame& frame);
   ControlFrame FrameOf(const End& end, ControlFrame::Kind kind) const;
-  std::string NameOf(const End& end) const;
 
   const int rank_;
-  const std::string name_;
   const SendFrame send_;
   const Discard discard_;
   Mutex mutex_;
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);
-  std::map<int, absl::Status> lost_ ABSL_GUARDED_BY(mutex_);
-  // Ends of a peer that this rank has not opened.
-  std::map<int, int> unanswered_ ABSL_GUARDED_BY(mutex_);
-  // Ends of this rank that a peer has not opened, as far as it has sent.
-  std::map<int, int> unheard_ ABSL_GUARDED_BY(mutex_);
-  std::map<Key, std::unique_ptr<End>> ends_ ABSL_GUARDED_BY(mutex_);
+  ChannelBook book_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "base/unique_fd.h"
 #include "client/comm/tcp/tcp_socket.h"
 #include "client/comm/tcp/tls_channel.h"
@@ -64,8 +65,8 @@ class TcpStream {
 
  private:
   absl::Status Take(absl::StatusOr<std::unique_ptr<TlsChannel>> tls) {
-    if (tls.ok()) tls_ = *std::move(tls);
-    return tls.status();
+    COXSWAIN_ASSIGN_OR_RETURN(tls_, std::move(tls));
+    return absl::OkStatus();
   }
 
   // One of them.

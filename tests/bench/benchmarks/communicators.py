@@ -1,5 +1,9 @@
 """Shared memory against Gloo by itself, on one host: all-reduces of float32
-alone, each rank a process; ours in memory that the back end allocated."""
+alone, each rank a process; ours in memory that the back end allocated.
+
+`shm_channel_*`: a block through a channel of two slots to the other rank and
+back, of which each way is half; against the most that it may take, and against
+a message, whose memory is made for it."""
 
 import ranks
 from measure import Benchmark, Result, Row
@@ -94,4 +98,46 @@ def _compare(size):
     )
 
 
-BENCHMARKS = [_compare(2), _compare(4)]
+# (bytes, name, blocks a sample, at most so many us)
+BLOCKS = [(4 * KIB, "4k", 200, 30.0), (4 * MIB, "4m", 20, 1200.0)]
+
+
+def _channels():
+    of = "a block of %s bytes, one way, 2 ranks on one host"
+    limits = {
+        name: Row("shm_channel_" + name, "limit", "us", of % name, 1)
+        for _, name, _, _ in BLOCKS
+    }
+    messages = {
+        name: Row("shm_channel_%s_message" % name, "message", "us", of % name)
+        for _, name, _, _ in BLOCKS
+    }
+
+    def measure(context):
+        rounds = context.samples or ROUNDS
+        ours = {name: [] for name in limits}
+        theirs = {name: [] for name in limits}
+        with ranks.communicator(context, 2, "shm") as shm:
+            for number in range(WARM_UP + rounds):
+                context.progress(
+                    "round %d of %d" % (number + 1, WARM_UP + rounds)
+                )
+                for bytes_, name, count, _ in BLOCKS:
+                    mine = shm.slowest("channel %d %d" % (bytes_, count), "median")
+                    other = shm.slowest("message %d %d" % (bytes_, count), "median")
+                    if number >= WARM_UP:
+                        ours[name].append(mine)
+                        theirs[name].append(other)
+        results = []
+        for _, name, _, most in BLOCKS:
+            mine = _microseconds(ours[name])
+            results.append(Result(limits[name], mine, [most] * len(mine)))
+            results.append(
+                Result(messages[name], mine, _microseconds(theirs[name]))
+            )
+        return results
+
+    return Benchmark(list(limits.values()) + list(messages.values()), measure)
+
+
+BENCHMARKS = [_compare(2), _compare(4), _channels()]
