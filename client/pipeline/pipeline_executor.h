@@ -1,0 +1,123 @@
+#ifndef COXSWAIN_CLIENT_PIPELINE_PIPELINE_EXECUTOR_H_
+#define COXSWAIN_CLIENT_PIPELINE_PIPELINE_EXECUTOR_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "client/comm/communicator.h"
+#include "client/pipeline/boundary.h"
+#include "client/pipeline/stage_runner.h"
+#include "schedule/pipeline/schedule.h"
+
+namespace coxswain {
+
+struct PipelineExecutorOptions {
+  // Messages of one way across a boundary that are sent and not yet received,
+  // at least. Schedules are proved for that. What waits beyond is a matter of
+  // memory, not of the schedule.
+  int capacity = 2;
+  int64_t slot_bytes = int64_t{1} << 20;
+  int slots = 4;
+  int64_t max_message_bytes = int64_t{1} << 30;
+  // How long an action waits for a peer.
+  absl::Duration timeout = absl::Minutes(5);
+  Clock* clock = Clock::Real();
+};
+
+// Runs a rank's part of a pipeline: the actions of its list, one after the
+// other, over the stages that it holds. Messages go over channels between the
+// ranks of a communicator, rank r of which has list r of the schedule.
+//
+// Life-cycle: made once for a communicator, on all of its ranks, and run once
+// for each step. A rank that fails aborts the communicator, so that the other
+// ranks' steps end too, with its stage and action in their errors; then the
+// executor is of no use any more.
+//
+// Threading: Create, SetSchedule and Run by one thread at a time; position from
+// any thread. The stages are called on the thread of Run.
+class PipelineExecutor {
+ public:
+  // Where a rank is in its list, for those who watch it.
+  struct Position {
+    int64_t step = -1;  // counted from 0; -1: before the first
+    int action = 0;     // in the list; as long as this is: between steps
+    absl::Time since;
+  };
+
+  // `stages` are those that the schedule gives this rank, in their order; they
+  // outlive the executor, and so does the communicator. Does not wait for the
+  // peers.
+  //
+  // INVALID_ARGUMENT: the schedule has no transfers, or another number of ranks
+  // or stages. FAILED_PRECONDITION: it does not come to its end with this
+  // capacity (schedule/pipeline/proof.h). UNIMPLEMENTED: the back end has no
+  // channels.
+  static absl::StatusOr<std::unique_ptr<PipelineExecutor>> Create(
+      pipeline::Schedule schedule, Communicator* communicator,
+      std::vector<StageRunner*> stages, const PipelineExecutorOptions& options);
+
+  // From the next step on, on all ranks: another schedule, of the same stages
+  // on the same ranks, as for another number of micro-batches. Fails as Create,
+  // and then nothing has changed.
+  absl::Status SetSchedule(pipeline::Schedule schedule);
+
+  // Runs a step. Returns once this rank's list is done and what it has sent is
+  // on its way. An error has the stage and the action: "stage 2, 2F7: ...".
+  absl::Status Run();
+
+  Position position() const;
+  const pipeline::Schedule& schedule() const { return schedule_; }
+
+ private:
+  // A stage and a micro-batch.
+  using Key = std::pair<int, int>;
+
+  PipelineExecutor(pipeline::Schedule schedule, Communicator* communicator,
+                   std::vector<StageRunner*> stages,
+                   const PipelineExecutorOptions& options);
+  absl::Status Check(const pipeline::Schedule& schedule) const;
+  absl::Status OpenBoundaries();
+  absl::Status RunActions();
+  absl::Status Do(const pipeline::Action& action);
+  absl::Status Forward(const pipeline::Action& action);
+  absl::Status Backward(const pipeline::Action& action);
+  // Passes what a stage has computed on to the neighbour, on this rank or by a
+  // send that follows.
+  void HandOn(int stage, bool forward, int micro_batch, Activations tensors);
+  absl::StatusOr<Activations> Take(std::map<Key, Activations>* from, int stage,
+                                   int micro_batch);
+  void SetPosition(int action);
+  StageRunner& StageOf(int stage) const;
+  bool IsOwn(int stage) const;
+
+  pipeline::Schedule schedule_;
+  Communicator* const communicator_;
+  const std::vector<StageRunner*> stages_;
+  const PipelineExecutorOptions options_;
+  std::map<int, size_t> place_of_stage_;
+  // By channel.
+  std::map<int, std::unique_ptr<BoundarySender>> senders_;
+  std::map<int, std::unique_ptr<BoundaryReceiver>> receivers_;
+  // What a stage of this rank is to compute with, and what it has computed that
+  // is to be sent.
+  std::map<Key, Activations> inputs_;
+  std::map<Key, Activations> gradients_;
+  std::map<Key, Activations> outputs_;
+  std::map<Key, Activations> input_gradients_;
+  mutable Mutex mutex_;
+  Position position_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_CLIENT_PIPELINE_PIPELINE_EXECUTOR_H_
