@@ -4,6 +4,12 @@
 //   allreduce BYTES COUNT   sums up float32 in the back end's own memory,
 //                           COUNT times; the median's time
 //   reducescatter BYTES COUNT   the same of a reduce-scatter
+//   channel BYTES COUNT     a block from one rank to the other, through a
+//                           channel; half the time of both ways, of two ranks
+//   message BYTES COUNT     the same of Send and Receive
+//   pipeline SCHEDULE MICRO_BATCHES FORWARD BACKWARD ELEMENTS COUNT   a step of
+//                           a pipeline whose stages sleep so many us; of COUNT
+//                           the median
 //   copy BYTES COUNT        what copying takes, on all ranks at once
 //   exchange BYTES COUNT    what two sockets take to send as much each way as
 //                           an all-reduce of BYTES does, of two ranks
@@ -25,6 +31,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <sstream>
 #include <string>
@@ -47,6 +54,7 @@
 #include "tests/bench/worker/aes_limit.h"
 #include "tests/bench/worker/median.h"
 #include "tests/bench/worker/raw_pair.h"
+#include "tests/bench/worker/sleeping_pipeline.h"
 #include "tests/support/file_store.h"
 
 namespace coxswain::bench {
@@ -146,6 +154,50 @@ absl::StatusOr<double> Reduce(Communicator& communicator, bool scatters,
   return median;
 }
 
+// A block to the other rank and back, of which each way is half.
+template <typename Send, typename Receive>
+absl::StatusOr<double> OneWay(Communicator& communicator, int64_t count,
+                              Send send, Receive receive) {
+  const auto there_and_back = [&]() -> absl::Status {
+    if (communicator.rank() == 0) {
+      COXSWAIN_RETURN_IF_ERROR(send());
+      return receive();
+    }
+    COXSWAIN_RETURN_IF_ERROR(receive());
+    return send();
+  };
+  COXSWAIN_RETURN_IF_ERROR(there_and_back());
+  COXSWAIN_ASSIGN_OR_RETURN(const double median, Median(count, there_and_back));
+  COXSWAIN_RETURN_IF_ERROR(communicator.Barrier()->Wait(kTimeout));
+  return median / 2;
+}
+
+absl::StatusOr<double> Message(Communicator& communicator, int64_t bytes,
+                               int64_t count) {
+  std::vector<char> block(static_cast<size_t>(bytes));
+  const Span span = {block.data(), bytes, DType::kUInt8, {}};
+  const int peer = 1 - communicator.rank();
+  return OneWay(
+      communicator, count,
+      [&] { return communicator.Send(span, peer, 0)->Wait(kTimeout); },
+      [&] { return communicator.Receive(span, peer, 0)->Wait(kTimeout); });
+}
+
+absl::StatusOr<double> Channel(Communicator& communicator, int64_t bytes,
+                               int64_t count) {
+  static uint32_t tag = 0;  // each is used once
+  std::vector<char> block(static_cast<size_t>(bytes));
+  const Span span = {block.data(), bytes, DType::kUInt8, {}};
+  const ChannelOptions options = {1 - communicator.rank(), ++tag, bytes, 2};
+  COXSWAIN_ASSIGN_OR_RETURN(const auto sender,
+                            communicator.OpenSender(options));
+  COXSWAIN_ASSIGN_OR_RETURN(const auto receiver,
+                            communicator.OpenReceiver(options));
+  return OneWay(
+      communicator, count, [&] { return sender->Send(span, kTimeout); },
+      [&] { return receiver->Receive(span, kTimeout); });
+}
+
 absl::StatusOr<double> Copy(Communicator& communicator, int64_t bytes,
                             int64_t count) {
   std::vector<char> from(static_cast<size_t>(bytes), 1);
@@ -200,16 +252,60 @@ absl::StatusOr<double> Ring(int64_t hosts, int64_t count) {
   });
 }
 
+std::vector<int> AllRanks(const Communicator& communicator) {
+  std::vector<int> ranks(static_cast<size_t>(communicator.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+absl::StatusOr<double> PipelineStep(Communicator& communicator,
+                                    std::istringstream words) {
+  std::string schedule;
+  int micro_batches = 0;
+  int64_t forward = 0;
+  int64_t backward = 0;
+  int64_t elements = 0;
+  int64_t count = 0;
+  words >> schedule >> micro_batches >> forward >> backward >> elements >>
+      count;
+  if (!words || count < 1) {
+    return absl::InvalidArgumentError("pipeline has six arguments");
+  }
+  // One at a time: a channel's tag is used once.
+  COXSWAIN_ASSIGN_OR_RETURN(const auto own,
+                            communicator.Split(AllRanks(communicator)));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const auto pipeline,
+      SleepingPipeline::Create(own.get(), schedule, micro_batches,
+                               absl::Microseconds(forward),
+                               absl::Microseconds(backward), elements));
+  const auto step = [&] {
+    COXSWAIN_RETURN_IF_ERROR(pipeline->Run());
+    return own->Barrier()->Wait(kTimeout);
+  };
+  COXSWAIN_RETURN_IF_ERROR(step());
+  return Median(count, step);
+}
+
 absl::StatusOr<double> Obey(Generations& generations, const std::string& line) {
   Communicator& communicator = generations.communicator();
   std::istringstream words(line);
   std::string command;
   int64_t bytes = 0;
   int64_t count = 0;
-  words >> command >> bytes >> count;
+  words >> command;
+  if (command == "pipeline")
+    return PipelineStep(communicator, std::move(words));
+  words >> bytes >> count;
   if (words && bytes >= 4 && count >= 1) {
     if (command == "allreduce" || command == "reducescatter") {
       return Reduce(communicator, command == "reducescatter", bytes, count);
+    }
+    if (communicator.size() == 2 && command == "channel") {
+      return Channel(communicator, bytes, count);
+    }
+    if (communicator.size() == 2 && command == "message") {
+      return Message(communicator, bytes, count);
     }
     if (command == "copy") return Copy(communicator, bytes, count);
     if (command == "exchange") {
