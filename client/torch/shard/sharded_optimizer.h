@@ -113,9 +113,9 @@ class ShardedOptimizer {
   // Returns what this rank keeps, between steps: the values ("value") and the
   // optimizer's state ("exp_avg", ...) of its slices. The pieces of all ranks
   // are the whole model, once; with reducer.hybrid those of each replica are.
-  // The memory is valid until the next step or Load. UNIMPLEMENTED for a maker's
-  // optimizer of another kind than Create shards; FAILED_PRECONDITION after a
-  // step that libtorch has cut short.
+  // The memory is valid until the next step or Load. UNIMPLEMENTED for a
+  // maker's optimizer of another kind than Create shards; FAILED_PRECONDITION
+  // after a step that libtorch has cut short.
   absl::StatusOr<std::vector<KeptPiece>> Pieces() const;
 
   // Returns how often the own slices were stepped. A Step that has failed and
