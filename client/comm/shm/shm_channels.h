@@ -26,7 +26,7 @@ namespace coxswain {
 // have been sent, and how many taken, are counted in the segment, each by one
 // side. A side that waits for the other's count spins for a moment where that
 // runs on a processor of its own, and sleeps at a doorbell then; so a block
-// costs two copies and no message. Only that an end opens or closes is told by
+// costs two copies and no message. Only that an end opens or closes is sent as
 // a message (PeerFrame::kOpenSender to kCloseReceiver).
 //
 // A peer is a process of the same user, and may be broken: what it counts and
