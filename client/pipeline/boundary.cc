@@ -72,6 +72,7 @@ BoundarySender::BoundarySender(const BoundaryOptions& options,
                                std::unique_ptr<ChannelSender> channel)
     : options_(options),
       channel_(std::move(channel)),
+      capacity_(options.capacity),
       thread_([this] { Write(); }) {}
 
 BoundarySender::~BoundarySender() {
@@ -93,13 +94,13 @@ absl::Status BoundarySender::Send(int micro_batch, Activations tensors) {
       MessageHeader::Of(micro_batch, tensors, options_.max_message_bytes)
           .status());
   MutexLock lock(&mutex_);
-  const auto capacity = static_cast<size_t>(options_.capacity);
   changed_.WaitFor(&mutex_, options_.timeout,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                     return !failed_.ok() || waiting_.size() < capacity;
+                     return !failed_.ok() ||
+                            waiting_.size() < static_cast<size_t>(capacity_);
                    });
   COXSWAIN_RETURN_IF_ERROR(failed_);
-  if (waiting_.size() >= capacity) {
+  if (waiting_.size() >= static_cast<size_t>(capacity_)) {
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", options_.peer, " did not take a message within ",
                      absl::FormatDuration(options_.timeout)));
@@ -112,7 +113,7 @@ absl::Status BoundarySender::Send(int micro_batch, Activations tensors) {
 absl::Status BoundarySender::Flush() {
   MutexLock lock(&mutex_);
   const bool done =
-      changed_.WaitFor(&mutex_, options_.timeout * (options_.capacity + 1),
+      changed_.WaitFor(&mutex_, options_.timeout * (capacity_ + 1),
                        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                          return !failed_.ok() || waiting_.empty();
                        });
@@ -120,6 +121,11 @@ absl::Status BoundarySender::Flush() {
   if (done) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat(
       "rank ", options_.peer, " did not take all messages in time"));
+}
+
+void BoundarySender::RaiseCapacity(int capacity) {
+  MutexLock lock(&mutex_);
+  capacity_ = std::max(capacity_, capacity);
 }
 
 void BoundarySender::Write() {
@@ -182,6 +188,7 @@ BoundaryReceiver::BoundaryReceiver(const BoundaryOptions& options,
                                    std::unique_ptr<ChannelReceiver> channel)
     : options_(options),
       channel_(std::move(channel)),
+      capacity_(options.capacity),
       thread_([this] { Read(); }) {}
 
 BoundaryReceiver::~BoundaryReceiver() {
@@ -201,6 +208,12 @@ bool BoundaryReceiver::stopping() {
 void BoundaryReceiver::Expect(int messages) {
   MutexLock lock(&mutex_);
   expected_ += messages;
+  changed_.NotifyAll();
+}
+
+void BoundaryReceiver::RaiseCapacity(int capacity) {
+  MutexLock lock(&mutex_);
+  capacity_ = std::max(capacity_, capacity);
   changed_.NotifyAll();
 }
 
@@ -229,11 +242,12 @@ absl::StatusOr<Activations> BoundaryReceiver::Receive(int micro_batch) {
 
 void BoundaryReceiver::Read() {
   MutexLock lock(&mutex_);
-  const auto capacity = static_cast<size_t>(options_.capacity);
   while (!stopping_ && failed_.ok()) {
     const bool some = changed_.WaitFor(
         &mutex_, absl::Hours(1), [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          return stopping_ || (expected_ > 0 && arrived_.size() < capacity);
+          return stopping_ ||
+                 (expected_ > 0 &&
+                  arrived_.size() < static_cast<size_t>(capacity_));
         });
     if (!some || stopping_) continue;
     mutex_.Unlock();

@@ -31,7 +31,7 @@ struct BoundaryOptions {
   int64_t slot_bytes = int64_t{1} << 20;
   int slots = 4;
   // Messages that wait at an end, at most: to be written, or to be received.
-  int capacity = 2;
+  int capacity = 1;
   // The most bytes of a message. A header that states more is refused before
   // memory is taken for it.
   int64_t max_message_bytes = int64_t{1} << 30;
@@ -55,6 +55,8 @@ class BoundarySender {
   absl::Status Send(int micro_batch, Activations tensors);
   // Waits until all have been written to the channel.
   absl::Status Flush();
+  // So many messages may wait from now on; never fewer than before.
+  void RaiseCapacity(int capacity);
 
  private:
   struct Message {
@@ -73,6 +75,7 @@ class BoundarySender {
   const std::unique_ptr<ChannelSender> channel_;
   Mutex mutex_;
   CondVar changed_;
+  int capacity_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   // The first one is being written.
@@ -90,6 +93,7 @@ class BoundaryReceiver {
   // So many messages will come, beside those said before: begins to wait for
   // them.
   void Expect(int messages);
+  void RaiseCapacity(int capacity);
   // Returns the next one, which must be of this micro-batch. INTERNAL: it is of
   // another, so that the ranks' schedules differ; or it is malformed.
   // RESOURCE_EXHAUSTED: it is larger than a message may be.
@@ -112,6 +116,7 @@ class BoundaryReceiver {
   const std::unique_ptr<ChannelReceiver> channel_;
   Mutex mutex_;
   CondVar changed_;
+  int capacity_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   int64_t expected_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
@@ -44,8 +46,9 @@ absl::StatusOr<std::unique_ptr<PipelineExecutor>> PipelineExecutor::Create(
   }
   std::unique_ptr<PipelineExecutor> executor(new PipelineExecutor(
       std::move(schedule), communicator, std::move(stages), options));
-  COXSWAIN_RETURN_IF_ERROR(executor->Check(executor->schedule_));
-  COXSWAIN_RETURN_IF_ERROR(executor->OpenBoundaries());
+  COXSWAIN_ASSIGN_OR_RETURN(const int capacity,
+                            executor->Check(executor->schedule_));
+  COXSWAIN_RETURN_IF_ERROR(executor->OpenBoundaries(capacity));
   return executor;
 }
 
@@ -58,7 +61,8 @@ PipelineExecutor::PipelineExecutor(pipeline::Schedule schedule,
       stages_(std::move(stages)),
       options_(options) {}
 
-absl::Status PipelineExecutor::Check(const pipeline::Schedule& schedule) const {
+absl::StatusOr<int> PipelineExecutor::Check(
+    const pipeline::Schedule& schedule) const {
   const int rank = communicator_->rank();
   if (schedule.ranks() != communicator_->size()) {
     return absl::InvalidArgumentError(
@@ -70,10 +74,11 @@ absl::Status PipelineExecutor::Check(const pipeline::Schedule& schedule) const {
         "the schedule gives rank ", rank, " ", schedule.StagesOf(rank).size(),
         " stages, and it has ", stages_.size()));
   }
-  return pipeline::Prove(schedule, options_.capacity);
+  COXSWAIN_ASSIGN_OR_RETURN(const int least, pipeline::LeastCapacity(schedule));
+  return std::max(least, options_.capacity);
 }
 
-absl::Status PipelineExecutor::OpenBoundaries() {
+absl::Status PipelineExecutor::OpenBoundaries(int capacity) {
   const int rank = communicator_->rank();
   const std::vector<int> own = schedule_.StagesOf(rank);
   for (size_t i = 0; i < own.size(); ++i) place_of_stage_[own[i]] = i;
@@ -86,7 +91,7 @@ absl::Status PipelineExecutor::OpenBoundaries() {
     options.tag = kFirstTag + static_cast<uint32_t>(channel);
     options.slot_bytes = options_.slot_bytes;
     options.slots = options_.slots;
-    options.capacity = options_.capacity;
+    options.capacity = capacity;
     options.max_message_bytes = options_.max_message_bytes;
     options.timeout = options_.timeout;
     if (pipeline::IsSend(action.kind)) {
@@ -103,7 +108,7 @@ absl::Status PipelineExecutor::OpenBoundaries() {
 }
 
 absl::Status PipelineExecutor::SetSchedule(pipeline::Schedule schedule) {
-  COXSWAIN_RETURN_IF_ERROR(Check(schedule));
+  COXSWAIN_ASSIGN_OR_RETURN(const int capacity, Check(schedule));
   if (schedule.stages() != schedule_.stages()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a schedule of ", schedule.stages(),
@@ -117,6 +122,12 @@ absl::Status PipelineExecutor::SetSchedule(pipeline::Schedule schedule) {
         absl::StrCat("a schedule with stage ", stage, " on rank ",
                      schedule.rank_of_stage(stage), ", and rank ",
                      schedule_.rank_of_stage(stage), " has it"));
+  }
+  for (const auto& [channel, sender] : senders_) {
+    sender->RaiseCapacity(capacity);
+  }
+  for (const auto& [channel, receiver] : receivers_) {
+    receiver->RaiseCapacity(capacity);
   }
   schedule_ = std::move(schedule);
   return absl::OkStatus();

@@ -22,9 +22,8 @@
 namespace coxswain {
 
 struct PipelineExecutorOptions {
-  // Messages of one way across a boundary that are sent and not yet received,
-  // at least. Schedules are proved for that. What waits beyond is a matter of
-  // memory, not of the schedule.
+  // Messages of one way across a boundary that wait at each end: more where the
+  // schedule needs more to come to its end (schedule/pipeline/proof.h).
   int capacity = 2;
   int64_t slot_bytes = int64_t{1} << 20;
   int slots = 4;
@@ -59,9 +58,8 @@ class PipelineExecutor {
   // peers.
   //
   // INVALID_ARGUMENT: the schedule has no transfers, or another number of ranks
-  // or stages. FAILED_PRECONDITION: it does not come to its end with this
-  // capacity (schedule/pipeline/proof.h). UNIMPLEMENTED: the back end has no
-  // channels.
+  // or stages. FAILED_PRECONDITION: it does not come to its end, whatever the
+  // capacity. UNIMPLEMENTED: the back end has no channels.
   static absl::StatusOr<std::unique_ptr<PipelineExecutor>> Create(
       pipeline::Schedule schedule, Communicator* communicator,
       std::vector<StageRunner*> stages, const PipelineExecutorOptions& options);
@@ -85,8 +83,9 @@ class PipelineExecutor {
   PipelineExecutor(pipeline::Schedule schedule, Communicator* communicator,
                    std::vector<StageRunner*> stages,
                    const PipelineExecutorOptions& options);
-  absl::Status Check(const pipeline::Schedule& schedule) const;
-  absl::Status OpenBoundaries();
+  // Returns the capacity that the schedule needs.
+  absl::StatusOr<int> Check(const pipeline::Schedule& schedule) const;
+  absl::Status OpenBoundaries(int capacity);
   absl::Status RunActions();
   absl::Status Do(const pipeline::Action& action);
   absl::Status Forward(const pipeline::Action& action);

@@ -243,7 +243,7 @@ TEST_P(PipelineExecutorTest, EveryScheduleComputesWhatOneProcessDoes) {
   for (const char* const text : {"gpipe", "gpipe(order=fifo)", "1f1b",
                                  "interleaved(chunks=2)", "zb_h1"}) {
     for (const auto& [ranks, micro_batches] : std::vector<std::pair<int, int>>{
-             {1, 3}, {2, 1}, {2, 5}, {4, 3}, {4, 8}}) {
+             {1, 3}, {2, 1}, {2, 5}, {4, 3}, {4, 7}, {4, 8}}) {
       SCOPED_TRACE(absl::StrCat(text, ", ", ranks, " ranks, ", micro_batches,
                                 " micro-batches"));
       const auto schedule = ScheduleOf(text, ranks, micro_batches);
