@@ -106,7 +106,7 @@ class RestartTest(unittest.TestCase):
     def test_a_node_goes_and_another_one_comes(self):
         """With a launcher for each, which starts its worker again."""
         with tempfile.TemporaryDirectory() as folder, Serve(
-            "--reattach-grace", "3s", "--last-call", "1s"
+            "--reattach-grace", "3s"
         ) as coordinator:
             enough = os.path.join(folder, "enough")
 
@@ -114,7 +114,7 @@ class RestartTest(unittest.TestCase):
                 return Program(
                     run("--coordinator", coordinator.address, "--job", "nodes",
                         "--node", node, "--nnodes", "1:2", "--max-restarts",
-                        "3", ranks=1)
+                        "9", ranks=1)
                     + python(SCRIPT, "nodes"),
                     environment(ENOUGH=enough),
                 )

@@ -249,6 +249,27 @@ class LeftBehindTest(unittest.TestCase):
         _group.finish()
         self.assertEqual(made, [1])
 
+    def test_a_group_has_the_name_of_one_that_failed(self):
+        """Other ranks may not have tried that one."""
+        keys = []
+        session = types.SimpleNamespace(
+            rank=0, world_size=1, ended=None,
+            store=types.SimpleNamespace(
+                set=lambda key, value: keys.append(key)
+            ),
+        )
+
+        def fails(store, rank, size, timeout):
+            store.set("address", "x")
+            raise RuntimeError("no luck")
+
+        with unittest.mock.patch.object(dist, "ProcessGroupGloo", fails):
+            for _ in range(2):
+                with self.assertRaisesRegex(RuntimeError, "no luck"):
+                    _group.make(session, True, None, 20)
+        self.assertEqual(len(keys), 2)
+        self.assertEqual(keys[0], keys[1])
+
     def test_a_group_that_waits_for_a_rank_holds_nobody_up(self):
         real, other = dist.ProcessGroupGloo, []
 

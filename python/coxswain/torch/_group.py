@@ -56,6 +56,9 @@ def make(
     if backend is None:
         backend = GLOO if on_cpu else "cpu:%s,cuda:nccl" % GLOO
     _making = session
+    # torch names a group by this count, and ranks find each other by the name.
+    # A group that has failed to begin counts on the ranks that tried it.
+    dist.distributed_c10d._world.group_count = 0
     dist.init_process_group(
         backend,
         store=TorchStore(session, _PREFIX),
