@@ -307,7 +307,7 @@ TEST_F(TrainTest, ZeroSharesTheStateAsTheMeshHasIt) {
       for (const Ended& rank : ended) {
         EXPECT_OK(rank.status);
         EXPECT_EQ(rank.step, 5);
-        ExpectClose(rank.parameters, Expected(one.ranks, 5, 2));
+        ExpectClose(rank.parameters, Expected({{5, one.ranks * 2}}));
       }
     }
   }

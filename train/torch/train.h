@@ -51,7 +51,8 @@ struct TrainOptions {
   CheckpointRetention retention = {};
   // The id of a checkpoint to go on from, or "newest", which may be none. One
   // that was written with zero is gone on from with zero, and one without,
-  // without, on any number of ranks.
+  // without, on any number of ranks; docs/parallelism.md has what hybrid
+  // sharding needs.
   std::string resume = {};
   // How long the end of training waits for a checkpoint that is being written.
   // A launcher that stops its workers kills them after 10 s.
