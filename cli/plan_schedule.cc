@@ -26,7 +26,7 @@ constexpr int kPictureWidth = 120;
 // What is drawn, and listed by rank.
 constexpr int kMaxShownRanks = 64;
 constexpr double kMaxShownUnits = 500;
-// An action takes fewer bytes than that.
+// So many bytes for each action; hardly any takes more.
 constexpr int64_t kMaxFileBytes = 20 * pipeline::kMaxActions;
 
 std::string Percent(double share) {

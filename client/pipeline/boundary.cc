@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/host_memory.h"
 #include "base/status_macros.h"
-#include "client/pipeline/message_header.h"
 
 namespace coxswain {
 namespace {
@@ -52,8 +51,8 @@ absl::Status WithLooks(absl::Duration timeout, Attempt attempt,
     if (stopping()) return absl::AbortedError("the pipeline has ended");
     if (left <= absl::ZeroDuration()) {
       return absl::DeadlineExceededError(
-          absl::StrCat("the peer did nothing for ",
-                       absl::FormatDuration(timeout), ": ", status.message()));
+          absl::StrCat("a message did not come to its end within ",
+                       absl::FormatDuration(timeout)));
     }
   }
 }
@@ -90,9 +89,9 @@ bool BoundarySender::stopping() {
 }
 
 absl::Status BoundarySender::Send(int micro_batch, Activations tensors) {
-  COXSWAIN_RETURN_IF_ERROR(
-      MessageHeader::Of(micro_batch, tensors, options_.max_message_bytes)
-          .status());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      MessageHeader header,
+      MessageHeader::Of(micro_batch, tensors, options_.max_message_bytes));
   MutexLock lock(&mutex_);
   changed_.WaitFor(&mutex_, options_.timeout,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -105,22 +104,31 @@ absl::Status BoundarySender::Send(int micro_batch, Activations tensors) {
         absl::StrCat("rank ", options_.peer, " did not take a message within ",
                      absl::FormatDuration(options_.timeout)));
   }
-  waiting_.push_back({micro_batch, std::move(tensors)});
+  waiting_.push_back({std::move(header), std::move(tensors)});
   changed_.NotifyAll();
   return absl::OkStatus();
 }
 
 absl::Status BoundarySender::Flush() {
-  MutexLock lock(&mutex_);
-  const bool done =
-      changed_.WaitFor(&mutex_, options_.timeout * (capacity_ + 1),
-                       [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                         return !failed_.ok() || waiting_.empty();
-                       });
-  COXSWAIN_RETURN_IF_ERROR(failed_);
-  if (done) return absl::OkStatus();
-  return absl::DeadlineExceededError(absl::StrCat(
-      "rank ", options_.peer, " did not take all messages in time"));
+  {
+    MutexLock lock(&mutex_);
+    while (failed_.ok() && !waiting_.empty()) {
+      const size_t before = waiting_.size();
+      const bool fewer = changed_.WaitFor(
+          &mutex_, options_.timeout, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+            return !failed_.ok() || waiting_.size() < before;
+          });
+      if (!fewer) {
+        return absl::DeadlineExceededError(absl::StrCat(
+            "rank ", options_.peer, " did not take a message within ",
+            absl::FormatDuration(options_.timeout)));
+      }
+    }
+    COXSWAIN_RETURN_IF_ERROR(failed_);
+  }
+  // The thread has nothing to write. What only is on its way may be lost with
+  // the communicator.
+  return channel_->Drain(options_.timeout);
 }
 
 void BoundarySender::RaiseCapacity(int capacity) {
@@ -151,16 +159,13 @@ void BoundarySender::Write() {
 }
 
 absl::Status BoundarySender::Write(const Message& message) {
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const MessageHeader header,
-      MessageHeader::Of(message.micro_batch, message.tensors,
-                        options_.max_message_bytes));
-  HeaderBytes bytes = header.Encode();
+  HeaderBytes bytes = message.header.Encode();
   COXSWAIN_RETURN_IF_ERROR(
       WriteBlock(bytes.data(), static_cast<int64_t>(bytes.size())));
   for (size_t i = 0; i < message.tensors.size(); ++i) {
     COXSWAIN_RETURN_IF_ERROR(InBlocks(
-        options_, message.tensors[i].memory.get(), header.tensors[i].bytes,
+        options_, message.tensors[i].memory.get(),
+        message.header.tensors[i].bytes,
         [&](void* data, int64_t size) { return WriteBlock(data, size); }));
   }
   return absl::OkStatus();

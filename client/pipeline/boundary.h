@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "client/comm/channel.h"
 #include "client/comm/communicator.h"
+#include "client/pipeline/message_header.h"
 #include "client/pipeline/stage_runner.h"
 
 namespace coxswain {
@@ -50,17 +51,18 @@ class BoundarySender {
 
   // Hands over a message; waits while `capacity` others wait. The memory is
   // kept until it is written. INVALID_ARGUMENT: it has more tensors, dimensions
-  // or bytes than there may be. DEADLINE_EXCEEDED, or the channel's error: it
-  // cannot be sent, nor can later ones.
+  // or bytes than there may be. DEADLINE_EXCEEDED: as many as before still
+  // wait. The channel's error: nothing can be sent any more.
   absl::Status Send(int micro_batch, Activations tensors);
-  // Waits until all have been written to the channel.
+  // Waits until the peer's end has all of them; for as long as they become
+  // fewer within each timeout.
   absl::Status Flush();
   // So many messages may wait from now on; never fewer than before.
   void RaiseCapacity(int capacity);
 
  private:
   struct Message {
-    int micro_batch = 0;
+    MessageHeader header;
     Activations tensors;
   };
 

@@ -48,9 +48,11 @@ absl::Status Charge(MessageHeader::Tensor* tensor, int64_t max_bytes,
   int64_t left = max_bytes - *total;
   int64_t bytes = static_cast<int64_t>(SizeOf(tensor->dtype));
   bool empty = false;
-  for (const int64_t dim : tensor->dims) empty = empty || dim == 0;
+  // Of one without elements the other dimensions count all the same: their
+  // product is formed by those who have it.
   for (const int64_t dim : tensor->dims) {
-    if (empty) break;
+    empty = empty || dim == 0;
+    if (dim == 0) continue;
     if (dim > left / bytes) return TooLarge(max_bytes);
     bytes *= dim;
   }

@@ -46,6 +46,8 @@ TEST(MessageHeaderTest, WhatAMessageCannotHaveIsRefused) {
   refused({TensorOf({251})}, "more than 1000 bytes");
   refused({TensorOf({200}), TensorOf({51})}, "more than 1000 bytes");
   refused({TensorOf({int64_t{1} << 62, 4})}, "more than 1000 bytes");
+  refused({TensorOf({int64_t{1} << 62, int64_t{1} << 62, 0})},
+          "more than 1000 bytes");
   EXPECT_OK(MessageHeader::Of(0, {TensorOf({200}), TensorOf({50})}, 1000));
 }
 

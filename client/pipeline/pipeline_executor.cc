@@ -3,8 +3,10 @@
 #include <set>
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "schedule/pipeline/proof.h"
@@ -15,8 +17,18 @@ namespace {
 using pipeline::Action;
 using pipeline::ActionKind;
 
-// Channels of other users of the communicator have tags below.
 constexpr uint32_t kFirstTag = 0x70000000;
+// Before the cause of a step's end, as ranks pass it on: what each of them adds
+// does not add up then.
+constexpr absl::string_view kCause = "pipeline: ";
+
+// Returns what peers are to know of why a step has failed here.
+std::string CauseOf(const absl::Status& status) {
+  const absl::string_view text = status.message();
+  const size_t at = text.rfind(kCause);
+  if (at != absl::string_view::npos) return std::string(text.substr(at));
+  return absl::StrCat(kCause, text);
+}
 
 bool IsForwardTransfer(const Action& action) {
   return action.kind == ActionKind::kSendForward ||
@@ -75,6 +87,23 @@ absl::StatusOr<int> PipelineExecutor::Check(
         " stages, and it has ", stages_.size()));
   }
   COXSWAIN_ASSIGN_OR_RETURN(const int least, pipeline::LeastCapacity(schedule));
+  for (const Action& action : schedule.of_rank()[static_cast<size_t>(rank)]) {
+    if (action.kind != ActionKind::kBackwardInput &&
+        action.kind != ActionKind::kBackwardWeight) {
+      continue;
+    }
+    const std::vector<int> own = schedule.StagesOf(rank);
+    const auto at = std::find(own.begin(), own.end(), action.stage);
+    if (stages_[static_cast<size_t>(at - own.begin())]->splits_backward()) {
+      continue;
+    }
+    return absl::UnimplementedError(absl::StrCat(
+        "stage ", action.stage,
+        " has no backward passes in halves, and the "
+        "schedule has ",
+        ToString(action),
+        "; take one whose backward passes are whole, such as 1f1b"));
+  }
   return std::max(least, options_.capacity);
 }
 
@@ -136,7 +165,7 @@ absl::Status PipelineExecutor::SetSchedule(pipeline::Schedule schedule) {
 absl::Status PipelineExecutor::Run() {
   {
     MutexLock lock(&mutex_);
-    ++position_.step;
+    ++place_.step;
   }
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
@@ -150,7 +179,7 @@ absl::Status PipelineExecutor::Run() {
   }
   absl::Status status = RunActions();
   if (status.ok()) return status;
-  communicator_->Abort(status.message());
+  communicator_->Abort(CauseOf(status));
   for (auto* held : {&inputs_, &gradients_, &outputs_, &input_gradients_}) {
     held->clear();
   }
@@ -159,19 +188,23 @@ absl::Status PipelineExecutor::Run() {
 }
 
 absl::Status PipelineExecutor::RunActions() {
+  for (StageRunner* const stage : stages_) {
+    COXSWAIN_RETURN_IF_ERROR(stage->Begin(schedule_.micro_batches()));
+  }
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
   for (size_t at = 0; at < list.size(); ++at) {
-    SetPosition(static_cast<int>(at));
+    SetPlace(static_cast<int>(at));
     if (absl::Status status = Do(list[at]); !status.ok()) {
       return WithPrefix(absl::StrCat("stage ", list[at].stage, ", ",
                                      ToString(list[at]), ": "),
                         status);
     }
   }
-  SetPosition(static_cast<int>(list.size()));
+  SetPlace(static_cast<int>(list.size()));
   for (const auto& [channel, sender] : senders_) {
-    COXSWAIN_RETURN_IF_ERROR(sender->Flush());
+    COXSWAIN_RETURN_IF_ERROR(
+        WithPrefix("after the last action: ", sender->Flush()));
   }
   return absl::OkStatus();
 }
@@ -276,16 +309,16 @@ absl::StatusOr<Activations> PipelineExecutor::Take(
   return std::move(node.mapped());
 }
 
-void PipelineExecutor::SetPosition(int action) {
+void PipelineExecutor::SetPlace(int action) {
   const absl::Time now = options_.clock->Now();
   MutexLock lock(&mutex_);
-  position_.action = action;
-  position_.since = now;
+  place_.action = action;
+  place_.since = now;
 }
 
-PipelineExecutor::Position PipelineExecutor::position() const {
+PipelineExecutor::Place PipelineExecutor::place() const {
   MutexLock lock(&mutex_);
-  return position_;
+  return place_;
 }
 
 bool PipelineExecutor::IsOwn(int stage) const {

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,15 +37,16 @@ struct PipelineExecutorOptions {
 //
 // Life-cycle: made once for a communicator, on all of its ranks, and run once
 // for each step. A rank that fails aborts the communicator, so that the other
-// ranks' steps end too, with its stage and action in their errors; then the
-// executor is of no use any more.
+// ranks' steps end too, from neighbour to neighbour, with its stage and action
+// in their errors; then the executor is of no use any more. The tags of
+// channels from 0x70000000 on are its own.
 //
-// Threading: Create, SetSchedule and Run by one thread at a time; position from
+// Threading: Create, SetSchedule and Run by one thread at a time; place from
 // any thread. The stages are called on the thread of Run.
 class PipelineExecutor {
  public:
   // Where a rank is in its list, for those who watch it.
-  struct Position {
+  struct Place {
     int64_t step = -1;  // counted from 0; -1: before the first
     int action = 0;     // in the list; as long as this is: between steps
     absl::Time since;
@@ -59,7 +58,10 @@ class PipelineExecutor {
   //
   // INVALID_ARGUMENT: the schedule has no transfers, or another number of ranks
   // or stages. FAILED_PRECONDITION: it does not come to its end, whatever the
-  // capacity. UNIMPLEMENTED: the back end has no channels.
+  // capacity. UNIMPLEMENTED: the back end has no channels, or a stage no
+  // backward passes in halves, which the schedule has. Otherwise the errors of
+  // Communicator::OpenSender, after which the communicator is of no use for an
+  // executor.
   static absl::StatusOr<std::unique_ptr<PipelineExecutor>> Create(
       pipeline::Schedule schedule, Communicator* communicator,
       std::vector<StageRunner*> stages, const PipelineExecutorOptions& options);
@@ -73,7 +75,7 @@ class PipelineExecutor {
   // on its way. An error has the stage and the action: "stage 2, 2F7: ...".
   absl::Status Run();
 
-  Position position() const;
+  Place place() const;
   const pipeline::Schedule& schedule() const { return schedule_; }
 
  private:
@@ -95,7 +97,7 @@ class PipelineExecutor {
   void HandOn(int stage, bool forward, int micro_batch, Activations tensors);
   absl::StatusOr<Activations> Take(std::map<Key, Activations>* from, int stage,
                                    int micro_batch);
-  void SetPosition(int action);
+  void SetPlace(int action);
   StageRunner& StageOf(int stage) const;
   bool IsOwn(int stage) const;
 
@@ -114,7 +116,7 @@ class PipelineExecutor {
   std::map<Key, Activations> outputs_;
   std::map<Key, Activations> input_gradients_;
   mutable Mutex mutex_;
-  Position position_ ABSL_GUARDED_BY(mutex_);
+  Place place_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace coxswain

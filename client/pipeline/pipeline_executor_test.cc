@@ -131,12 +131,14 @@ class ToyStage : public StageRunner {
     return BackwardWeight(micro_batch);
   }
 
+  bool splits_backward() const override { return splits; }
   void Reset() override { kept_.clear(); }
   bool holds_nothing() const { return kept_.empty(); }
 
   double loss = 0;
   double weight_gradient = 0;
   int fails_at = -1;
+  bool splits = true;
 
  private:
   double weight() const { return 2 + stage_ % 2; }
@@ -277,28 +279,45 @@ TEST_P(PipelineExecutorTest, TheNumberOfMicroBatchesChangesBetweenSteps) {
   }
   for (const auto& status : Run()) ASSERT_OK(status);
   ExpectSums(7, 2);
-  EXPECT_EQ(ranks_[0].executor->position().step, 1);
+  EXPECT_EQ(ranks_[0].executor->place().step, 1);
 }
 
+// However far it is: what ranks between pass on does not grow.
 TEST_P(PipelineExecutorTest, AStageThatFailsIsNamedOnAllRanks) {
-  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("1f1b", 4, 8)));
-  ranks_[2].stages[0]->fails_at = 3;
+  constexpr int kRanks = 12;
+  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("1f1b", kRanks, 16)));
+  ranks_[kRanks - 1].stages[0]->fails_at = 3;
   const auto ends = Run();
-  EXPECT_THAT(ends[2], StatusIs(absl::StatusCode::kDataLoss,
-                                HasSubstr("stage 2, 2F3: the toy fails")));
-  for (const size_t neighbour : {1, 3}) {
-    EXPECT_THAT(
-        ends[neighbour],
-        StatusIs(absl::StatusCode::kUnavailable,
-                 AllOf(HasSubstr(absl::StrCat("stage ", neighbour, ", ")),
-                       HasSubstr("stage 2, 2F3: the toy fails"))));
-  }
-  EXPECT_FALSE(ends[0].ok());
-  for (const Rank& rank : ranks_) {
-    EXPECT_TRUE(rank.stages[0]->holds_nothing());
+  EXPECT_THAT(ends[kRanks - 1],
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("stage 11, 11F3: the toy fails")));
+  for (int rank = 0; rank < kRanks - 1; ++rank) {
+    EXPECT_THAT(ends[static_cast<size_t>(rank)],
+                StatusIs(absl::StatusCode::kUnavailable,
+                         AllOf(HasSubstr(absl::StrCat("stage ", rank, ", ")),
+                               HasSubstr("stage 11, 11F3: the toy fails"))));
+    EXPECT_TRUE(ranks_[static_cast<size_t>(rank)].stages[0]->holds_nothing());
   }
   // It is of no use any more.
   EXPECT_FALSE(ranks_[0].executor->Run().ok());
+}
+
+// Nothing of a step is lost though the ranks leave one after the other.
+TEST_P(PipelineExecutorTest, ARankMayLeaveOnceItsPartIsDone) {
+  options_.slot_bytes = 1024;
+  options_.slots = 64;
+  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("gpipe", 3, 8)));
+  std::vector<absl::Status> ends(ranks_.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      ends[rank] = ranks_[rank].executor->Run();
+      ranks_[rank].executor.reset();
+      group_[rank].reset();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& status : ends) EXPECT_OK(status);
 }
 
 TEST_P(PipelineExecutorTest, RanksWhoseSchedulesDifferFindOut) {
@@ -337,6 +356,9 @@ TEST_P(PipelineExecutorTest, WhatDoesNotFitIsRefused) {
   refused(ScheduleOf("interleaved(chunks=2)", 2, 4),
           absl::StatusCode::kInvalidArgument,
           "gives rank 0 2 stages, and it has 1");
+  rank.stages[0]->splits = false;
+  refused(ScheduleOf("zb_h1", 2, 4), absl::StatusCode::kUnimplemented,
+          "stage 0 has no backward passes in halves, and the schedule has 0I0");
   options_.capacity = 0;
   EXPECT_THAT(
       PipelineExecutor::Create(ScheduleOf("1f1b", 2, 4), rank.communicator,

@@ -3,21 +3,19 @@
 namespace coxswain {
 namespace {
 
-absl::Status InOnePiece(const char* what) {
+absl::Status NotInHalves() {
   return absl::UnimplementedError(
-      std::string("this stage cannot compute the gradients of ") + what +
-      " alone; take a schedule whose backward passes are in one piece, such as "
-      "1f1b");
+      "this stage has no backward passes in halves; take a schedule whose "
+      "backward passes are whole, such as 1f1b");
 }
 
 }  // namespace
 
+absl::Status StageRunner::Begin(int) { return absl::OkStatus(); }
 absl::Status StageRunner::BackwardInput(int, Activations, Activations*) {
-  return InOnePiece("its inputs");
+  return NotInHalves();
 }
-absl::Status StageRunner::BackwardWeight(int) {
-  return InOnePiece("its parameters");
-}
+absl::Status StageRunner::BackwardWeight(int) { return NotInHalves(); }
 absl::Status StageRunner::ReduceGradients() { return absl::OkStatus(); }
 
 }  // namespace coxswain

@@ -21,12 +21,12 @@ struct Activation {
   bool absent = false;
 
   int64_t elements() const {
-    int64_t product = 1;
+    int64_t product = absent ? 0 : 1;
     for (const int64_t dim : dims) product *= dim;
     return product;
   }
   int64_t bytes() const {
-    return absent ? 0 : elements() * static_cast<int64_t>(SizeOf(dtype));
+    return elements() * static_cast<int64_t>(SizeOf(dtype));
   }
 };
 using Activations = std::vector<Activation>;
@@ -35,12 +35,16 @@ using Activations = std::vector<Activation>;
 // framework. PipelineExecutor calls it, on the thread of its Run and in the
 // order of the schedule. Micro-batches count from 0 in each step.
 //
-// An error ends the step on all ranks; the executor puts the stage and the
-// action before its message. What it still holds of the step is then to be
-// dropped by Reset.
+// The memory of what a stage passes on is read until Run returns: it is not
+// written to before. An error ends the step on all ranks; the executor puts the
+// stage and the action before its message. What it still holds of the step is
+// then to be dropped by Reset.
 class StageRunner {
  public:
   virtual ~StageRunner() = default;
+
+  // A step of so many micro-batches begins.
+  virtual absl::Status Begin(int micro_batches);
 
   // Computes the outputs for the next stage from the inputs, which the first
   // stage has by itself: it gets none. The last stage computes the loss, and
@@ -55,7 +59,9 @@ class StageRunner {
                                 Activations* input_gradients) = 0;
 
   // The same in two halves, where the schedule says so (zb_h1): the gradients
-  // of the inputs first, those of the parameters later.
+  // of the inputs first, those of the parameters later. Whether it can; if not,
+  // such a schedule is refused.
+  virtual bool splits_backward() const { return false; }
   virtual absl::Status BackwardInput(int micro_batch,
                                      Activations output_gradients,
                                      Activations* input_gradients);

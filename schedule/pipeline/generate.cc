@@ -192,7 +192,13 @@ absl::StatusOr<Schedule> Generate(const ScheduleSpec& spec, int ranks,
   }
   const int64_t passes = spec.kind == SpecKind::kZbH1 ? 3 : 2;
   const int64_t actions = passes * ranks * spec.chunks * micro_batches;
-  if (ranks * spec.chunks > kMaxStages || actions > kMaxActions) {
+  if (ranks * spec.chunks > kMaxStages) {
+    return WrongSpec(
+        spec.ToString(),
+        absl::StrCat("of ", ranks, " ranks has ", ranks * spec.chunks,
+                     " stages; at most ", kMaxStages, " can be"));
+  }
+  if (actions > kMaxActions) {
     return WrongSpec(spec.ToString(),
                      absl::StrCat("of ", ranks, " ranks and ", micro_batches,
                                   " micro-batches has ", actions,

@@ -179,7 +179,7 @@ TEST(GenerateTest, SizesAreBounded) {
   EXPECT_THAT(Generate(one, kMaxRanks, kMaxMicroBatches),
               refused("has 536870912 passes"));
   EXPECT_THAT(Generate({SpecKind::kInterleaved, 64, false}, kMaxRanks, 1),
-              refused("passes"));
+              refused("has 262144 stages; at most 65536"));
 }
 
 }  // namespace

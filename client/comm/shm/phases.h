@@ -15,10 +15,7 @@ namespace coxswain {
 //
 // Waiting: a short spin, for peers that are about to arrive on processors of
 // their own (none if the ranks together may run on fewer processors than there
-// are ranks), then sleep on a futex. A thread that sleeps sets a flag, and one
-// that arrives wakes those with a flag; both first write their own word and
-// then read the other's, in a total order, so that at least one of them sees
-// the other and no wake-up is missed. tests/simulation has the protocol as a
+// are ranks), then sleep at a doorbell. tests/simulation has the protocol as a
 // model that is checked exhaustively.
 //
 // Threading: one thread of the process arrives and waits at a time; Stop is for

@@ -36,7 +36,7 @@ absl::Status OutOfPlace() {
 }  // namespace
 
 // A channel's memory.
-class ShmChannels::Ring {
+class ShmChannels::Slots {
  public:
   struct Counts {
     // Blocks from the first one on; the one written by the sender, the other by
@@ -56,7 +56,7 @@ class ShmChannels::Ring {
     return static_cast<int64_t>(sizeof(Counts)) + slots * Stride(slot_bytes);
   }
 
-  Ring(Segment segment, int64_t slots, int64_t slot_bytes)
+  Slots(Segment segment, int64_t slots, int64_t slot_bytes)
       : segment_(std::move(segment)), slots_(slots), slot_bytes_(slot_bytes) {}
 
   Counts& counts() const { return *reinterpret_cast<Counts*>(segment_.data()); }
@@ -99,7 +99,7 @@ class ShmChannels::Ring {
 };
 
 struct ShmChannels::End : ChannelEnd {
-  std::shared_ptr<Ring> ring;  // of a receiver, once the peer has opened it
+  std::shared_ptr<Slots> memory;  // of a receiver, once the peer has opened it
   CondVar changed;
   // Of the thread that uses it: blocks that this side has sent, or taken.
   uint64_t done = 0;
@@ -166,13 +166,13 @@ absl::StatusOr<std::unique_ptr<ChannelReceiver>> ShmChannels::OpenReceiver(
 
 absl::StatusOr<ShmChannels::End*> ShmChannels::Open(
     const ChannelOptions& options, bool sends) {
-  std::shared_ptr<Ring> ring;
+  std::shared_ptr<Slots> memory;
   if (sends) {
     COXSWAIN_ASSIGN_OR_RETURN(
         Segment segment,
-        Segment::Create(Ring::BytesFor(options.slots, options.slot_bytes)));
-    ring = std::make_shared<Ring>(std::move(segment), options.slots,
-                                  options.slot_bytes);
+        Segment::Create(Slots::BytesFor(options.slots, options.slot_bytes)));
+    memory = std::make_shared<Slots>(std::move(segment), options.slots,
+                                     options.slot_bytes);
   }
   End* end = nullptr;
   {
@@ -180,7 +180,7 @@ absl::StatusOr<ShmChannels::End*> ShmChannels::Open(
     COXSWAIN_ASSIGN_OR_RETURN(ChannelEnd* const opened,
                               book_.Open(options, sends));
     end = static_cast<End*>(opened);
-    if (sends) end->ring = ring;
+    if (sends) end->memory = memory;
     end->changed.NotifyAll();
   }
   PeerFrame frame;
@@ -188,21 +188,27 @@ absl::StatusOr<ShmChannels::End*> ShmChannels::Open(
   frame.tag = options.tag;
   frame.id = static_cast<uint64_t>(options.slots);
   frame.bytes = options.slot_bytes;
-  const absl::Status sent = send_(options.peer, frame, sends ? ring->fd() : -1);
-  if (sends) ring->CloseFd();
+  const absl::Status sent =
+      send_(options.peer, frame, sends ? memory->fd() : -1);
+  if (sends) memory->CloseFd();
   // A peer that is gone ends the first wait.
-  if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
-  return end;
+  if (sent.ok() || absl::IsUnavailable(sent)) return end;
+  // What it knows of the end is not known: so nothing goes through it.
+  MutexLock lock(&mutex_);
+  end->closed = true;
+  end->memory.reset();
+  end->ended = sent;
+  return sent;
 }
 
-absl::StatusOr<std::shared_ptr<ShmChannels::Ring>> ShmChannels::MapRing(
+absl::StatusOr<std::shared_ptr<ShmChannels::Slots>> ShmChannels::MapSlots(
     const PeerFrame& frame, UniqueFd fd) {
   const auto slots = static_cast<int64_t>(frame.id);
   COXSWAIN_ASSIGN_OR_RETURN(
       Segment segment,
-      Segment::Map(std::move(fd), Ring::BytesFor(slots, frame.bytes)));
+      Segment::Map(std::move(fd), Slots::BytesFor(slots, frame.bytes)));
   segment.CloseFd();
-  return std::make_shared<Ring>(std::move(segment), slots, frame.bytes);
+  return std::make_shared<Slots>(std::move(segment), slots, frame.bytes);
 }
 
 bool ShmChannels::Takes(Kind kind) {
@@ -227,9 +233,9 @@ absl::Status ShmChannels::Take(int peer, const PeerFrame& frame, UniqueFd fd) {
   if (!IsValid(static_cast<int64_t>(frame.id), frame.bytes)) {
     return OutOfPlace();
   }
-  std::shared_ptr<Ring> ring;
+  std::shared_ptr<Slots> memory;
   if (!sends) {
-    COXSWAIN_ASSIGN_OR_RETURN(ring, MapRing(frame, std::move(fd)));
+    COXSWAIN_ASSIGN_OR_RETURN(memory, MapSlots(frame, std::move(fd)));
   }
   MutexLock lock(&mutex_);
   COXSWAIN_ASSIGN_OR_RETURN(
@@ -237,7 +243,7 @@ absl::Status ShmChannels::Take(int peer, const PeerFrame& frame, UniqueFd fd) {
       book_.Answer(peer, frame.tag, sends, static_cast<int64_t>(frame.id),
                    frame.bytes));
   End* const end = static_cast<End*>(answered);
-  if (!sends && !end->closed) end->ring = std::move(ring);
+  if (!sends && !end->closed) end->memory = std::move(memory);
   Wake(peer);
   return absl::OkStatus();
 }
@@ -256,11 +262,11 @@ void ShmChannels::Wake(int peer) {
   book_.ForEach(peer, [](ChannelEnd& each) {
     auto& end = static_cast<End&>(each);
     end.changed.NotifyAll();
-    if (end.ring != nullptr) coxswain::Ring(end.ring->door(end.sends));
+    if (end.memory != nullptr) Ring(end.memory->door(end.sends));
   });
 }
 
-absl::StatusOr<std::shared_ptr<ShmChannels::Ring>> ShmChannels::AwaitOpened(
+absl::StatusOr<std::shared_ptr<ShmChannels::Slots>> ShmChannels::AwaitOpened(
     End* end, absl::Time until, absl::Duration timeout) {
   MutexLock lock(&mutex_);
   std::optional<absl::Status> outcome;
@@ -274,11 +280,11 @@ absl::StatusOr<std::shared_ptr<ShmChannels::Ring>> ShmChannels::AwaitOpened(
   }
   if (!outcome.has_value()) return book_.Late(*end, "", timeout);
   COXSWAIN_RETURN_IF_ERROR(*outcome);
-  return end->ring;
+  return end->memory;
 }
 
 template <typename Ready>
-absl::Status ShmChannels::Await(End* end, Ring* ring, absl::Time until,
+absl::Status ShmChannels::Await(End* end, Slots* memory, absl::Time until,
                                 absl::Duration timeout, const char* late,
                                 Ready ready) {
   std::optional<absl::Status> outcome;
@@ -293,7 +299,7 @@ absl::Status ShmChannels::Await(End* end, Ring* ring, absl::Time until,
   if (spin_ > absl::ZeroDuration()) {
     SpinUntil(std::min(until, Now() + spin_), ready);
   }
-  if (SleepUntil(ring->door(end->sends), until, look)) return *outcome;
+  if (SleepUntil(memory->door(end->sends), until, look)) return *outcome;
   MutexLock lock(&mutex_);
   return book_.Late(*end, late, timeout);
 }
@@ -305,11 +311,11 @@ absl::Status ShmChannels::Send(End* end, const Span& block,
     MutexLock lock(&mutex_);
     COXSWAIN_RETURN_IF_ERROR(book_.CheckFits(*end, block));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Ring> ring,
+  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Slots> memory,
                             AwaitOpened(end, until, timeout));
   const auto slots = static_cast<uint64_t>(end->slots);
-  const auto ahead = [&] { return end->done - ring->counts().taken.load(); };
-  COXSWAIN_RETURN_IF_ERROR(Await(end, ring.get(), until, timeout,
+  const auto ahead = [&] { return end->done - memory->counts().taken.load(); };
+  COXSWAIN_RETURN_IF_ERROR(Await(end, memory.get(), until, timeout,
                                  " did not take a block",
                                  [&] { return ahead() != slots; }));
   if (ahead() > slots) return Break(end);
@@ -318,31 +324,35 @@ absl::Status ShmChannels::Send(End* end, const Span& block,
     MutexLock lock(&mutex_);
     if (!end->ended.ok()) return *book_.Outcome(*end, /*ready=*/false);
   }
-  ring->Write(end->done, block);
-  ring->counts().sent.store(++end->done);
-  RingIfAsleep(ring->counts().receiver);
+  memory->Write(end->done, block);
+  memory->counts().sent.store(++end->done);
+  RingIfAsleep(memory->counts().receiver);
   moved_->Add(block.bytes());
   return absl::OkStatus();
 }
 
 absl::Status ShmChannels::Drain(End* end, absl::Duration timeout) {
   const absl::Time until = Now() + timeout;
-  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Ring> ring,
+  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Slots> memory,
                             AwaitOpened(end, until, timeout));
-  return Await(end, ring.get(), until, timeout, " did not take all blocks",
-               [&] { return end->done == ring->counts().taken.load(); });
+  const auto ahead = [&] { return end->done - memory->counts().taken.load(); };
+  COXSWAIN_RETURN_IF_ERROR(
+      Await(end, memory.get(), until, timeout, " did not take all blocks", [&] {
+        return ahead() == 0 || ahead() > static_cast<uint64_t>(end->slots);
+      }));
+  return ahead() == 0 ? absl::OkStatus() : Break(end);
 }
 
 absl::Status ShmChannels::Receive(End* end, const Span& block,
                                   absl::Duration timeout) {
   const absl::Time until = Now() + timeout;
-  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Ring> ring,
+  COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<Slots> memory,
                             AwaitOpened(end, until, timeout));
-  const auto there = [&] { return ring->counts().sent.load() - end->done; };
-  COXSWAIN_RETURN_IF_ERROR(Await(end, ring.get(), until, timeout,
+  const auto there = [&] { return memory->counts().sent.load() - end->done; };
+  COXSWAIN_RETURN_IF_ERROR(Await(end, memory.get(), until, timeout,
                                  " did not send a block",
                                  [&] { return there() != 0; }));
-  const Ring::BlockHead head = ring->HeadOf(end->done);
+  const Slots::BlockHead head = memory->HeadOf(end->done);
   const auto dtype = static_cast<DType>(head.dtype);
   if (there() > static_cast<uint64_t>(end->slots) ||
       head.dtype > static_cast<uint32_t>(DType::kUInt8) || head.count <= 0 ||
@@ -353,9 +363,9 @@ absl::Status ShmChannels::Receive(End* end, const Span& block,
     MutexLock lock(&mutex_);
     COXSWAIN_RETURN_IF_ERROR(book_.CheckIs(*end, block, head.count, dtype));
   }
-  ring->Read(end->done, block);
-  ring->counts().taken.store(++end->done);
-  RingIfAsleep(ring->counts().sender);
+  memory->Read(end->done, block);
+  memory->counts().taken.store(++end->done);
+  RingIfAsleep(memory->counts().sender);
   return absl::OkStatus();
 }
 
@@ -370,11 +380,11 @@ absl::Status ShmChannels::Break(End* end) {
 
 void ShmChannels::Close(End* end) {
   PeerFrame frame;
-  std::shared_ptr<Ring> ring;  // unmapped without the lock
+  std::shared_ptr<Slots> memory;  // unmapped without the lock
   {
     MutexLock lock(&mutex_);
     end->closed = true;
-    ring.swap(end->ring);
+    memory.swap(end->memory);
     frame.kind = End::Closes(end->sends);
     frame.tag = end->tag;
   }

@@ -24,8 +24,9 @@ namespace coxswain {
 // segment that its sender makes when it opens its end, and that stays mapped on
 // both sides; block i goes into slot i modulo their number. How many blocks
 // have been sent, and how many taken, are counted in the segment, each by one
-// side. A side that waits for the other's count spins for a moment where that
-// runs on a processor of its own, and sleeps at a doorbell then; so a block
+// side. A side that waits for the other's count spins for a moment, where this
+// process may run on as many processors as there are ranks, and sleeps at a
+// doorbell then; so a block
 // costs two copies and no message. Only that an end opens or closes is sent as
 // a message (PeerFrame::kOpenSender to kCloseReceiver).
 //
@@ -59,25 +60,25 @@ class ShmChannels {
   void Stop(const absl::Status& why);
 
  private:
-  class Ring;
+  class Slots;
   class Sender;
   class Receiver;
   struct End;
 
   absl::StatusOr<End*> Open(const ChannelOptions& options, bool sends);
   // Maps what the peer's sender offers.
-  static absl::StatusOr<std::shared_ptr<Ring>> MapRing(const PeerFrame& frame,
-                                                       UniqueFd fd);
+  static absl::StatusOr<std::shared_ptr<Slots>> MapSlots(const PeerFrame& frame,
+                                                         UniqueFd fd);
   absl::Status Send(End* end, const Span& block, absl::Duration timeout);
   absl::Status Drain(End* end, absl::Duration timeout);
   absl::Status Receive(End* end, const Span& block, absl::Duration timeout);
   void Close(End* end);
   // Waits until both have opened it alike; returns what they share.
-  absl::StatusOr<std::shared_ptr<Ring>> AwaitOpened(End* end, absl::Time until,
-                                                    absl::Duration timeout);
-  // Waits for `ready`, which reads the ring; OK only if it is.
+  absl::StatusOr<std::shared_ptr<Slots>> AwaitOpened(End* end, absl::Time until,
+                                                     absl::Duration timeout);
+  // Waits for `ready`, which reads it; OK only if it is.
   template <typename Ready>
-  absl::Status Await(End* end, Ring* ring, absl::Time until,
+  absl::Status Await(End* end, Slots* memory, absl::Time until,
                      absl::Duration timeout, const char* late, Ready ready);
   // Wakes the waits of a peer's ends; of all if it is negative.
   void Wake(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -62,11 +62,12 @@ class ShmChannelsTest : public testing::Test {
 
   std::vector<char> block_ = std::vector<char>(kSlotBytes);
   UniqueFd offered_;
+  absl::Status fails_;
   Segment memory_;
   ShmChannels channels_{/*rank=*/0, /*size=*/2, "test",
                         [this](int, const PeerFrame&, int fd) {
                           if (fd >= 0) offered_ = UniqueFd(dup(fd));
-                          return absl::OkStatus();
+                          return fails_;
                         },
                         std::make_shared<ByteCounter>(nullptr)};
   std::unique_ptr<ChannelSender> sender_;
@@ -80,8 +81,16 @@ TEST_F(ShmChannelsTest, MoreBlocksTakenThanSentEndTheChannel) {
   const auto broken = StatusIs(absl::StatusCode::kInternal,
                                HasSubstr("rank 1 has overwritten its memory"));
   EXPECT_THAT(sender_->Send(block(), absl::ZeroDuration()), broken);
+  EXPECT_THAT(sender_->Drain(absl::ZeroDuration()), broken);
   Write<uint64_t>(kTaken, 0);
   EXPECT_THAT(sender_->Send(block(), absl::ZeroDuration()), broken);
+}
+
+TEST_F(ShmChannelsTest, AnEndOfWhichThePeerCannotBeNotifiedIsClosed) {
+  fails_ = absl::DeadlineExceededError("it does not read");
+  EXPECT_THAT(channels_.OpenSender(Options()),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("it does not read")));
 }
 
 TEST_F(ShmChannelsTest, MoreBlocksSentThanThereAreSlotsEndTheChannel) {

@@ -12,7 +12,6 @@
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "base/status_prefix.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/communicator.h"
@@ -262,12 +261,13 @@ void ShmCommunicator::OnFrame(int peer, const PeerFrame& frame, UniqueFd fd) {
                 absl::UnavailableError(absl::StrCat(
                     "rank ", peer, " aborted the communicator: ", frame.text)));
   }
-  const absl::Status status =
-      ShmChannels::Takes(frame.kind)
-          ? WithPrefix(absl::StrCat("rank ", peer, ": "),
-                       channels_.Take(peer, frame, std::move(fd)))
-          : inbox_.Take(peer, frame, std::move(fd));
-  if (!status.ok()) Lose(peer, status);
+  const absl::Status status = ShmChannels::Takes(frame.kind)
+                                  ? channels_.Take(peer, frame, std::move(fd))
+                                  : inbox_.Take(peer, frame, std::move(fd));
+  if (status.ok()) return;
+  // Whatever it was: no error of a caller's here.
+  Lose(peer, absl::UnavailableError(
+                 absl::StrCat("rank ", peer, " is gone: ", status.message())));
 }
 
 void ShmCommunicator::Lose(int peer, const absl::Status& why) {

@@ -62,7 +62,9 @@ absl::StatusOr<Activation> ToActivation(const ::torch::Tensor& tensor) {
                     std::shared_ptr<void>(std::move(held), data)};
 }
 
+// Returns an undefined one where it is absent.
 ::torch::Tensor ToTensor(Activation activation) {
+  if (activation.absent) return {};
   const auto options = ::torch::TensorOptions().dtype(TypeOf(activation.dtype));
   if (activation.elements() == 0) {
     return ::torch::empty(activation.dims, options);
@@ -88,16 +90,26 @@ absl::StatusOr<Activations> ToActivations(const Tensors& tensors) {
 
 }  // namespace
 
+absl::Status TorchStage::Begin(int micro_batches) {
+  losses_.clear();
+  if (!is_first_ || inputs_.size() == static_cast<size_t>(micro_batches)) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the first stage has inputs for ", inputs_.size(),
+                   " micro-batches, and a step has ", micro_batches,
+                   "; call SetInputs before each step"));
+}
+
 absl::Status TorchStage::Forward(int micro_batch, Activations inputs,
                                  Activations* outputs) {
   Kept kept;
-  if (inputs.empty()) {
-    if (static_cast<size_t>(micro_batch) >= inputs_.size()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the first stage has inputs for ", inputs_.size(),
-          " micro-batches only; call SetInputs with those of a whole step"));
-    }
+  if (is_first_) {
     kept.inputs = inputs_[static_cast<size_t>(micro_batch)];
+  } else if (inputs.empty()) {
+    return absl::FailedPreconditionError(
+        "no tensors come in: of the first stage call SetInputs before each "
+        "step; another one's predecessor returns none");
   }
   Tensors results;
   COXSWAIN_RETURN_IF_ERROR(Guarded("the forward pass", [&] {
@@ -136,7 +148,7 @@ absl::Status TorchStage::Backward(int micro_batch, Activations output_gradients,
         absl::StrCat("the next stage returned ", output_gradients.size(),
                      " gradients for ", kept.outputs.size(), " outputs"));
   }
-  absl::StatusOr<Activations> passed;
+  absl::StatusOr<Activations> passed = Activations();
   COXSWAIN_RETURN_IF_ERROR(Guarded("the backward pass", [&] {
     if (kept.loss.defined()) {
       kept.loss.backward();
@@ -154,8 +166,9 @@ absl::Status TorchStage::Backward(int micro_batch, Activations output_gradients,
       if (!roots.empty()) ::torch::autograd::backward(roots, gradients);
     }
     Tensors of_inputs;
+    if (is_first_) return;
     for (const ::torch::Tensor& input : kept.inputs) {
-      of_inputs.push_back(input.grad());
+      of_inputs.push_back(input.defined() ? input.grad() : input);
     }
     passed = ToActivations(of_inputs);
   }));

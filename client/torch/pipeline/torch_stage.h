@@ -35,12 +35,16 @@ class TorchStage : public StageRunner {
   explicit TorchStage(Compute compute) : compute_(std::move(compute)) {}
 
   // Of the first stage, before each step: the inputs by micro-batch.
-  void SetInputs(std::vector<Tensors> inputs) { inputs_ = std::move(inputs); }
+  void SetInputs(std::vector<Tensors> inputs) {
+    inputs_ = std::move(inputs);
+    is_first_ = true;
+  }
   // Of the last stage.
   void SetLoss(Loss loss) { loss_ = std::move(loss); }
-  // Of the last stage, after a step: the losses by micro-batch, without graphs.
+  // Of the last stage, after a step: its losses by micro-batch, without graphs.
   const std::map<int, ::torch::Tensor>& losses() const { return losses_; }
 
+  absl::Status Begin(int micro_batches) override;
   absl::Status Forward(int micro_batch, Activations inputs,
                        Activations* outputs) override;
   absl::Status Backward(int micro_batch, Activations output_gradients,
@@ -57,6 +61,7 @@ class TorchStage : public StageRunner {
 
   const Compute compute_;
   Loss loss_;
+  bool is_first_ = false;
   std::vector<Tensors> inputs_;
   std::map<int, Kept> kept_;
   std::map<int, ::torch::Tensor> losses_;

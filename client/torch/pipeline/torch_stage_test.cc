@@ -290,11 +290,39 @@ TEST_F(PipelineTest, TooFewInputsAndTypesThatDoNotTravelAreNamed) {
   Activations outputs;
   EXPECT_THAT(first.Forward(0, {}, &outputs),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("inputs for 0 micro-batches only")));
+                       HasSubstr("call SetInputs before each step")));
   first.SetInputs({{::torch::ones({2}, ::torch::kBool)}});
+  EXPECT_THAT(
+      first.Begin(2),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("inputs for 1 micro-batches, and a step has 2")));
+  ASSERT_OK(first.Begin(1));
   EXPECT_THAT(first.Forward(0, {}, &outputs),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("a tensor of Bool cannot be passed on")));
+}
+
+// As a mask that is there in some micro-batches only.
+TEST_F(PipelineTest, ATensorThatIsNotThereStaysSo) {
+  TorchStage next([](const Tensors& inputs) -> Tensors {
+    EXPECT_FALSE(inputs[1].defined());
+    return {inputs[0] * 2, inputs[1]};
+  });
+  std::vector<float> values = {1, 2};
+  const Activation x = {
+      DType::kFloat32,
+      {2},
+      std::shared_ptr<void>(std::shared_ptr<void>(), values.data())};
+  const Activation none = {DType::kFloat32, {}, nullptr, /*absent=*/true};
+  Activations outputs;
+  ASSERT_OK(next.Forward(0, {x, none}, &outputs));
+  ASSERT_EQ(outputs.size(), 2u);
+  EXPECT_TRUE(outputs[1].absent);
+  Activations gradients;
+  ASSERT_OK(next.Backward(0, {x, none}, &gradients));
+  ASSERT_EQ(gradients.size(), 2u);
+  EXPECT_EQ(static_cast<float*>(gradients[0].memory.get())[1], 4);
+  EXPECT_TRUE(gradients[1].absent);
 }
 
 }  // namespace
