@@ -132,7 +132,7 @@ absl::Status ShardedOptimizer::MakeWholes() {
 }
 
 absl::StatusOr<std::vector<optim::OptimizerParamGroup>>
-ShardedOptimizer::GroupParts(const ShardedOptimizerOptions& options) const {
+ShardedOptimizer::GroupParts(const ShardedOptimizerOptions& options) {
   constexpr size_t kNone = static_cast<size_t>(-1);
   std::vector<size_t> group_of(parameters_.size(),
                                options.groups.empty() ? 0 : kNone);
@@ -156,6 +156,7 @@ ShardedOptimizer::GroupParts(const ShardedOptimizerOptions& options) const {
       place = group;
     }
   }
+  for (const size_t group : group_of) grouped_.push_back(group != kNone);
   std::vector<std::vector<Tensor>> tensors(
       std::max<size_t>(1, options.groups.size()));
   for (const Part& part : parts_) {
@@ -237,6 +238,7 @@ absl::Status ShardedOptimizer::StepSlices() {
 void ShardedOptimizer::GiveGradients() {
   const Reducer& reducer = ddp_.reducer();
   for (size_t i = 0; i < taken_.size(); ++i) {
+    if (!grouped_[i]) continue;
     // One that was used before has a gradient of zeros.
     const bool used = !reducer.unused_everywhere(static_cast<int>(i)) ||
                       ddp_.plan().terms.sync_each_batch;
@@ -300,7 +302,8 @@ absl::StatusOr<std::vector<KeptPiece>> ShardedOptimizer::Pieces() const {
   if (in_step_) {
     return absl::FailedPreconditionError(
         "the optimizer's step was cut short by an error of its own, and some "
-        "elements have taken it: load a state of before");
+        "elements have taken it: make the wrapper and the optimizer anew, and "
+        "load a state of before");
   }
   std::vector<KeptPiece> kept;
   for (const Part& part : parts_) {
@@ -323,8 +326,9 @@ absl::Status ShardedOptimizer::Load(PieceReader& reader) {
   const std::vector<ParameterSpec>& parameters = ddp_.reducer().parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].count() == 0) continue;
-    COXSWAIN_ASSIGN_OR_RETURN(taken_[i],
+    COXSWAIN_ASSIGN_OR_RETURN(const int64_t step,
                               reader.StepOf(parameters[i].name, kValue));
+    if (grouped_[i]) taken_[i] = step;
   }
   for (const Part& part : parts_) {
     COXSWAIN_RETURN_IF_ERROR(LoadPart(reader, part));
@@ -336,6 +340,9 @@ absl::Status ShardedOptimizer::Load(PieceReader& reader) {
 absl::Status ShardedOptimizer::LoadPart(PieceReader& reader, const Part& part) {
   COXSWAIN_ASSIGN_OR_RETURN(const TensorPiece value, PieceOf(part, kValue));
   COXSWAIN_RETURN_IF_ERROR(reader.Read(value, ElementsOf(part.value)));
+  if (!grouped_[static_cast<size_t>(part.place.parameter)]) {
+    return absl::OkStatus();
+  }
   const auto read = [&](const std::string& kind,
                         const Tensor& to) -> absl::StatusOr<bool> {
     const absl::Status found = reader.StepOf(value.parameter, kind).status();

@@ -143,9 +143,9 @@ class ShardedOptimizer {
                      const ShardedOptimizerOptions& options);
   // Makes memory for the parameters, and the parts' tensors there.
   absl::Status MakeWholes();
-  // Returns the parts by group.
+  // Returns the parts by group, and notes which parameters are in one.
   absl::StatusOr<std::vector<::torch::optim::OptimizerParamGroup>> GroupParts(
-      const ShardedOptimizerOptions& options) const;
+      const ShardedOptimizerOptions& options);
   absl::Status MakeOptimizer(
       const OptimizerMaker& make,
       std::vector<::torch::optim::OptimizerParamGroup> groups);
@@ -173,6 +173,8 @@ class ShardedOptimizer {
   std::unique_ptr<::torch::optim::Optimizer> optimizer_;
   // What optimizer_ was made of; null: by a maker.
   ::torch::optim::Optimizer* like_ = nullptr;
+  // Whether each parameter is in a group; the others have no state.
+  std::vector<bool> grouped_;
   // How many steps each parameter has taken.
   std::vector<int64_t> taken_;
   int64_t steps_ = 0;

@@ -360,6 +360,57 @@ TEST(ShardedOptimizerTest, PiecesOfFourRanksAreGoneOnFromByAnyNumber) {
   }
 }
 
+// They have values, and no state that a step would need.
+TEST(ShardedOptimizerTest, PiecesOfParametersInNoGroupAreGoneOnFrom) {
+  using Work = std::function<void(int rank, const OddModel&, ShardedOptimizer&,
+                                  const std::function<void(int)>& step)>;
+  for (const NamedOptimizer& named : ElementWise()) {
+    SCOPED_TRACE(named.name);
+    Saved saved;
+    std::vector<Tensor> expected;
+    const auto on_ranks = [&](int size, const Work& work) {
+      OnRanks(size, [&](const TestRank& rank) {
+        const auto model = std::make_shared<OddModel>();
+        const auto ddp = Wrap(rank, model, Zero(1));
+        const std::vector<Tensor>& w = model->weights();
+        ShardedOptimizerOptions options;
+        options.groups = {{w[0], w[4]}, {w[6]}};
+        const auto sharded =
+            ShardedOptimizer::Create(*ddp, named.make, options);
+        ASSERT_OK(sharded);
+        work(rank.index, *model, **sharded, [&](int step) {
+          ddp->Accumulate();
+          ASSERT_OK(ddp->Backward(model->Loss(step)));
+          ASSERT_OK((*sharded)->Step());
+        });
+      });
+    };
+    on_ranks(2, [&](int rank, const OddModel& model, ShardedOptimizer& sharded,
+                    const auto& step) {
+      for (int i = 0; i < 3; ++i) step(i);
+      const auto pieces = sharded.Pieces();
+      ASSERT_OK(pieces);
+      saved.Add(*pieces);
+      for (int i = 3; i < 5; ++i) step(i);
+      if (rank == 0) expected = model.Values();
+    });
+    saved.Close();
+    EXPECT_EQ(saved.StepOf("w4", "value").value(), 3);
+    EXPECT_EQ(saved.StepOf("w3", "value").value(), 0);
+    for (const int size : {1, 4}) {
+      on_ranks(size, [&](int, const OddModel& model, ShardedOptimizer& sharded,
+                         const auto& step) {
+        ASSERT_OK(sharded.Load(saved));
+        for (int i = 3; i < 5; ++i) step(i);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_TRUE(::torch::equal(expected[i], model.weights()[i]))
+              << size << " ranks, parameter " << i;
+        }
+      });
+    }
+  }
+}
+
 TEST(ShardedOptimizerTest, AnotherKindsStateIsRefused) {
   Saved saved;
   OnRanks(1, [&](const TestRank& rank) {
