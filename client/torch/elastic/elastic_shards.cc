@@ -35,7 +35,10 @@ absl::Status ElasticShards::Keep(const ShardedOptimizer& optimizer,
                                  const ShardVersion& version) {
   kept_.clear();
   version_ = version;
+  touched_ = true;
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<KeptPiece> pieces, optimizer.Pieces());
+  touched_ = version.progress > 0;
+  if (!touched_) return absl::OkStatus();
   for (KeptPiece& one : pieces) {
     const auto bytes = static_cast<size_t>(one.piece.bytes());
     kept_.push_back(
@@ -62,11 +65,20 @@ absl::Status ElasticShards::Restore(const ShardVersion& version,
 absl::Status ElasticShards::CheckUntouched(Communicator& communicator) const {
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::vector<int64_t> touched,
-      GatherValues(communicator, {kept_.empty() ? 0 : 1}, options_.timeout));
+      GatherValues(communicator, {touched_ ? 1 : 0}, options_.timeout));
   if (touched[0] == 0) return absl::OkStatus();
   return absl::DataLossError(
       "rank 0 was cut short in the job's first step, and its parameters are no "
       "longer those that training begins with; start the job again");
+}
+
+absl::StatusOr<bool> ElasticShards::WasLoaded(
+    const ShardVersion& version, Communicator& communicator) const {
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> noted,
+      ReduceValues(communicator, {loaded_ == version ? 1 : 0}, ReduceOp::kMax,
+                   options_.timeout));
+  return noted[0] == 1;
 }
 
 }  // namespace coxswain::torch

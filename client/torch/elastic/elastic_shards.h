@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_TORCH_ELASTIC_ELASTIC_SHARDS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,8 @@ class ElasticShards {
   explicit ElasticShards(const PieceExchangeOptions& options = {})
       : options_(options) {}
 
-  // Copies what the optimizer has, in place of what was kept. Fails as
+  // Copies what the optimizer has, in place of what was kept; nothing at
+  // progress 0, with which training begins on all ranks. Fails as
   // ShardedOptimizer::Pieces; nothing is kept then.
   absl::Status Keep(const ShardedOptimizer& optimizer,
                     const ShardVersion& version);
@@ -56,7 +58,16 @@ class ElasticShards {
   // on all ranks if rank 0 has slices of a step that was cut short. Collective.
   absl::Status CheckUntouched(Communicator& communicator) const;
 
-  void Forget() { kept_.clear(); }
+  // Notes that this version was loaded from a checkpoint.
+  void NoteLoaded(const ShardVersion& version) { loaded_ = version; }
+  // Returns whether one of the ranks has noted this version. Collective.
+  absl::StatusOr<bool> WasLoaded(const ShardVersion& version,
+                                 Communicator& communicator) const;
+
+  void Forget() {
+    kept_.clear();
+    touched_ = false;
+  }
 
  private:
   struct Kept {
@@ -67,6 +78,9 @@ class ElasticShards {
   const PieceExchangeOptions options_;
   ShardVersion version_;
   std::vector<Kept> kept_;
+  // Has slices other than those that training begins with.
+  bool touched_ = false;
+  std::optional<ShardVersion> loaded_;
 };
 
 }  // namespace coxswain::torch

@@ -1,6 +1,7 @@
 #include "client/torch/elastic/elastic_training.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -11,6 +12,7 @@
 #include "client/torch/distributed_data_parallel_options.h"
 #include "client/torch/module_checkpoint.h"
 #include "client/torch/shard/sharded_checkpoint.h"
+#include "client/torch/state_bytes.h"
 
 namespace coxswain::torch {
 namespace {
@@ -37,6 +39,13 @@ absl::Status CheckOptions(const ElasticTrainingOptions& options) {
     return absl::UnimplementedError(
         "overlapped_optimizer does not go with elastic training: a step that a "
         "peer's end cuts short could not be undone");
+  }
+  if (options.ddp.reducer.hybrid.shard != nullptr ||
+      options.ddp.reducer.hybrid.replicas != nullptr) {
+    return absl::InvalidArgumentError(
+        "reducer.hybrid is set, and its communicators end with a generation; "
+        "leave it out: where the job has a mesh, each generation connects "
+        "groups of its own");
   }
   if (options.ddp.make_averager) {
     return absl::UnimplementedError(
@@ -141,6 +150,7 @@ absl::Status ElasticTraining::Restore(ElasticRun::Trained* trained) {
   restored_ = {
       of_peers ? generation_.trained : generation_.session->generation(),
       state_.progress()};
+  if (!of_peers) shards_.NoteLoaded(restored_);
   shards_.Forget();
   state_.Keep();
   return absl::OkStatus();
@@ -171,7 +181,8 @@ absl::Status ElasticTraining::GoBack(const absl::Status& lost,
       "a part of the sharded state of step ", step,
       " is on no rank that is left (", lost.message(), ")",
       report.lost.empty() ? "" : "; ", absl::StrJoin(report.lost, "; "));
-  if (options_.resume != kNewest) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::string from, WhereToGoBack());
+  if (from.empty()) {
     return EndAll(generation_,
                   absl::DataLossError(absl::StrCat(
                       what,
@@ -179,7 +190,7 @@ absl::Status ElasticTraining::GoBack(const absl::Status& lost,
                       "resume to \"",
                       kNewest, "\", and start the job again")));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const bool resumed, checkpoint_->Resume(kNewest));
+  COXSWAIN_ASSIGN_OR_RETURN(const bool resumed, ResumeOrUndo(from));
   if (!resumed) {
     return EndAll(
         generation_,
@@ -204,17 +215,50 @@ absl::Status ElasticTraining::GoBack(const absl::Status& lost,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> ElasticTraining::WhereToGoBack() {
+  if (options_.resume == kNewest) return options_.resume;
+  // A worker that is new does not know what the others have loaded.
+  COXSWAIN_ASSIGN_OR_RETURN(const bool loaded,
+                            shards_.WasLoaded({generation_.trained, began_at_},
+                                              *generation_.communicator));
+  return loaded ? options_.resume : "";
+}
+
+absl::StatusOr<bool> ElasticTraining::ResumeOrUndo(const std::string& id) {
+  std::string untrained;
+  COXSWAIN_RETURN_IF_ERROR(SaveUntrained(*module_, &untrained));
+  std::vector<double> rates;
+  for (const auto& group : optimizer_.param_groups()) {
+    rates.push_back(group.options().get_lr());
+  }
+  absl::StatusOr<bool> resumed = checkpoint_->Resume(id);
+  if (resumed.ok()) return resumed;
+  for (size_t i = 0; i < rates.size(); ++i) {
+    optimizer_.param_groups()[i].options().set_lr(rates[i]);
+  }
+  const absl::Status undone = LoadUntrained(untrained, module_.get());
+  if (undone.ok()) return resumed;
+  return absl::DataLossError(absl::StrCat(
+      resumed.status().message(),
+      "; going back to its own state, this worker failed: ", undone.message()));
+}
+
 void ElasticTraining::KeepSlices() {
   if (sharded_ == nullptr) return;
   ShardVersion version = restored_;
   version.progress = sliced_.value_or(state_.progress());
-  // What training begins with is on all ranks.
-  if (version.progress == 0) return;
   if (version.progress != restored_.progress) {
     version.trained = generation_.session->generation();
   }
   const absl::Status kept = shards_.Keep(*sharded_, version);
-  if (!kept.ok()) LogError("slices_not_kept", {{"reason", kept.ToString()}});
+  if (!kept.ok()) {
+    LogError(
+        "slices_not_kept",
+        {{"job", generation_.session->job()},
+         {"progress", version.progress},
+         {"reason", kept.ToString()},
+         {"next", "unless a replica has them, all go back to a checkpoint"}});
+  }
 }
 
 void ElasticTraining::SaveIfAsked() {

@@ -30,7 +30,8 @@ struct ElasticTrainingOptions {
   std::string hook = "allreduce";
   // With make_hook (MakePlannedHook), and without plan and gate, which are the
   // generation's. Fails with UNIMPLEMENTED for an averager (the ranks'
-  // parameters would differ when one is lost) and for overlapped_optimizer.
+  // parameters would differ when one is lost) and for overlapped_optimizer, and
+  // with INVALID_ARGUMENT for reducer.hybrid: each generation makes its own.
   DistributedDataParallelOptions ddp;
 
   // How checkpoints are saved: the plan (checkpoint_every), an operator,
@@ -42,7 +43,8 @@ struct ElasticTrainingOptions {
   absl::Duration save_timeout = absl::Seconds(60);
   // The checkpoint that a job without a step resumes from: an id, or "newest",
   // which is none if the job has none yet. Empty: from the beginning. With
-  // ddp.zero, "newest" is also what a job goes back to that has lost a slice.
+  // ddp.zero, "newest" is also what a job goes back to that has lost a slice,
+  // and an id before the first step after it.
   std::string resume;
 };
 
@@ -88,7 +90,8 @@ struct ElasticTrainingOptions {
 // slice that is lost with a rank, and that no other one has, is that of the
 // newest checkpoint: all ranks go back to its step, counters and buffers
 // included, which is logged (went_back_to_checkpoint) and one of
-// recovery().warnings. DATA_LOSS if there is none, or `resume` is not "newest".
+// recovery().warnings. DATA_LOSS if there is none, or if `resume` is not
+// "newest", unless no step was taken since the checkpoint that it names.
 //
 // Threading: one thread.
 class ElasticTraining {
@@ -145,6 +148,11 @@ class ElasticTraining {
   absl::Status Restore(ElasticRun::Trained* trained);
   absl::Status RestoreParts(ElasticRun::Trained* trained);
   absl::Status GoBack(const absl::Status& lost, ElasticRun::Trained* trained);
+  // Returns which checkpoint to go back to; empty: none. The same on all ranks.
+  absl::StatusOr<std::string> WhereToGoBack();
+  // As RecordCheckpoint::Resume, which after an error leaves the module's
+  // buffers and frozen parameters, and the learning rates, as they were.
+  absl::StatusOr<bool> ResumeOrUndo(const std::string& id);
   // Keeps the slices, for the next generation.
   void KeepSlices();
   absl::StatusOr<bool> TakeStep();
