@@ -83,7 +83,9 @@ class ElasticRun {
     // leaves, so that each of them still finds the last step if it must
     // recover.
     absl::Duration finish_timeout = absl::Minutes(5);
-    // Called for each generation, before it trains.
+    // Called for each generation, before `train`: what that adds to the report,
+    // such as a return to a checkpoint, is not in it, nor logged as
+    // recovery_warning.
     std::function<void(const RecoveryReport&)> on_recovery;
     // Ends this worker's training after a step, once it returns true:
     // DrainSignalled of drain_signal.h, for example. May be null.

@@ -279,11 +279,11 @@ TEST(HybridOptimizerTest, WhatDoesNotFitIsRefused) {
 TEST(HybridOptimizerTest, RanksThatShareDifferentlyAreTold) {
   OnMesh(2, 2, [](MeshRank& me) {
     const auto options = me.first_replica() ? Hybrid(1, me) : Options(1);
-    EXPECT_THAT(
-        DistributedDataParallel::Create(std::make_shared<OddModel>(),
-                                        me.data.get(), HookOf("allreduce"),
-                                        options),
-        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("slices")));
+    EXPECT_THAT(DistributedDataParallel::Create(std::make_shared<OddModel>(),
+                                                me.data.get(),
+                                                HookOf("allreduce"), options),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("slices_of")));
   });
 }
 

@@ -21,9 +21,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/checkpoint/checkpoint_client.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/elastic/elastic_training.h"
 #include "gmock/gmock.h"
@@ -194,6 +196,20 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
     };
   }
 
+  // Waits for the job's newest checkpoint to be of this step; returns its id.
+  static absl::StatusOr<std::string> SavedAt(CheckpointClient& checkpoints,
+                                             int64_t step) {
+    constexpr absl::Duration kPause = absl::Milliseconds(10);
+    const CancelSignal never;
+    for (absl::Duration waited; waited < kTimeout; waited += kPause) {
+      COXSWAIN_ASSIGN_OR_RETURN(const auto list, checkpoints.List());
+      if (!list.empty() && list.front().step == step) return list.front().id;
+      never.WaitFor(kPause);
+    }
+    return absl::DeadlineExceededError(
+        absl::StrCat("the newest checkpoint is none of step ", step));
+  }
+
   // Rank `rank` of `ranks` fails there, which its peers see as a loss; once the
   // job has a checkpoint of that step, unless that is 0.
   static At DiesAt(int ranks, int rank, int64_t step, int64_t saved = 0) {
@@ -202,10 +218,9 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
           training.step() != step) {
         return absl::OkStatus();
       }
-      for (bool found = saved == 0; !found;) {
-        COXSWAIN_ASSIGN_OR_RETURN(const auto list,
-                                  training.session().checkpoints().List());
-        found = !list.empty() && list.front().step == saved;
+      if (saved > 0) {
+        COXSWAIN_RETURN_IF_ERROR(
+            SavedAt(training.session().checkpoints(), saved).status());
       }
       return absl::InternalError("this worker is to die here");
     };
@@ -246,6 +261,8 @@ TEST_P(ShardedElasticTest, FourRanksThenThreeThenFourKeepTheBits) {
   TrainOptions options = Elastic(GetParam());
   options.ddp.terms.checkpoint_every = 4;
   Course course;
+  std::promise<void> shrunk;
+  std::atomic<bool> noted{false};
   std::atomic<int> grown{0};
   // Of slot 3 only the first one.
   const At dies_at = DiesAt(4, 3, 6, /*saved=*/4);
@@ -253,6 +270,11 @@ TEST_P(ShardedElasticTest, FourRanksThenThreeThenFourKeepTheBits) {
     if (training.world_size() == 4 && training.session().generation() > 1 &&
         training.rank() == 0 && ++grown == 7) {
       training.session().schedule().RequestStop("seven steps with all four");
+    }
+    // At the second step of three ranks, the first is noted in `course`.
+    if (training.world_size() == 3 && training.rank() == 0 &&
+        training.step() > 4 && !noted.exchange(true)) {
+      shrunk.set_value();
     }
     return absl::OkStatus();
   };
@@ -272,6 +294,8 @@ TEST_P(ShardedElasticTest, FourRanksThenThreeThenFourKeepTheBits) {
   EXPECT_THAT(lost.status,
               StatusIs(absl::StatusCode::kInternal, HasSubstr("to die here")));
   threads.emplace_back([&] {
+    // In the second generation it would be one of four again.
+    shrunk.get_future().wait();
     RunOne("job", 3, 4, options, Until(100'000, at, &course), &ended[3]);
   });
   for (std::thread& thread : threads) thread.join();
@@ -348,6 +372,33 @@ TEST_P(ShardedElasticTest, OnlyAJobThatResumesFromTheNewestGoesBackToIt) {
     EXPECT_THAT(one.status, StatusIs(absl::StatusCode::kDataLoss,
                                      HasSubstr("set resume to \"newest\"")));
   }
+}
+
+// Before a step after it, nothing is lost of what was trained since.
+TEST_P(ShardedElasticTest, BeforeAStepAJobGoesBackToTheCheckpointItNames) {
+  std::string id;
+  Course course;
+  TrainOptions options = Elastic(GetParam());
+  options.ddp.terms.checkpoint_every = 3;
+  const auto notes = [&](Training& training) -> absl::Status {
+    if (training.rank() != 0 || training.step() != 4) return absl::OkStatus();
+    COXSWAIN_ASSIGN_OR_RETURN(
+        id, SavedAt(training.session().checkpoints(), /*step=*/3));
+    return absl::OkStatus();
+  };
+  for (const Ended& one : Run("job", 3, options, Until(5, notes, &course))) {
+    EXPECT_OK(one.status);
+  }
+  options.resume = id;
+  const auto ended = Run("job", 3, options, Until(8, DiesAt(3, 1, 3), &course));
+  const std::string undisturbed = Undisturbed(course.ranks());
+  for (const Ended& one : {ended[0], ended[2]}) {
+    EXPECT_OK(one.status);
+    EXPECT_EQ(one.step, 8);
+    EXPECT_TRUE(one.bits == undisturbed);
+  }
+  EXPECT_EQ(course.ranks().at(2), 3);
+  EXPECT_EQ(course.ranks().at(3), 2);
 }
 
 TEST_P(ShardedElasticTest, BeforeTheFirstStepNothingIsLost) {

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/comm/in_process/loopback_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
@@ -520,6 +521,12 @@ TEST_F(ElasticTrainingTest, WhatCannotBeElasticIsRefused) {
   EXPECT_THAT(ElasticTraining::Run(options, a.net, a.optimizer, body),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("MakePlannedHook")));
+  LoopbackCommunicator shard;
+  options = OptionsOf(a);
+  options.ddp.reducer.hybrid.shard = &shard;
+  EXPECT_THAT(ElasticTraining::Run(options, a.net, a.optimizer, body),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("reducer.hybrid is set")));
   a.status = absl::OkStatus();
 }
 
