@@ -31,6 +31,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
+#include "hooks/wrapper_hook.h"
 #include "server/coordinator.h"
 #include "tests/support/in_threads.h"
 #include "tests/support/quick_coordinator.h"
@@ -40,6 +41,7 @@ namespace coxswain::torch::sharded_elastic_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::torch::Tensor;
@@ -435,6 +437,100 @@ TEST_P(ShardedElasticTest, ASecondLossBeforeAStepGoesBackAgain) {
   }
   EXPECT_EQ(survivors, 2);
   EXPECT_EQ(course.ranks().at(3), 2);
+}
+
+// Takes no state over from a checkpoint while it is told so.
+class FailsToLoad : public WrapperHook {
+ public:
+  FailsToLoad(std::string spec, std::unique_ptr<Hook> inner,
+              const std::atomic<bool>* failing)
+      : WrapperHook(std::move(spec), std::move(inner)), failing_(*failing) {}
+  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(
+      const Bucket& bucket, Communicator& communicator) override {
+    return inner().Prepare(bucket, communicator);
+  }
+  absl::StatusOr<std::unique_ptr<Exchange>> PrepareSlice(
+      const Bucket& bucket, const BucketSlices& slices,
+      Communicator& communicator) override {
+    return inner().PrepareSlice(bucket, slices, communicator);
+  }
+  absl::Status LoadState(const HookState& state, int rank,
+                         int world_size) override {
+    if (failing_) return absl::UnavailableError("the network is gone");
+    return inner().LoadState(state, rank, world_size);
+  }
+
+ private:
+  const std::atomic<bool>& failing_;
+};
+
+// A hook's state is loaded last.
+TEST_P(ShardedElasticTest, AReturnThatFailsHalfWayLeavesNothingBehind) {
+  std::atomic<bool> failing{true};
+  std::promise<void> past_step[2];
+  std::vector<std::string> bits(3);
+  std::vector<absl::Status> statuses(3);
+  std::vector<std::vector<int64_t>> forwards(3);  // by generation
+  Course course;
+  InThreads(3, [&](int slot) {
+    at::set_num_threads(1);
+    const auto at = static_cast<size_t>(slot);
+    const auto net = std::make_shared<Net>();
+    ::torch::optim::AdamW optimizer(
+        net->parameters(), ::torch::optim::AdamWOptions(0.02).amsgrad(true));
+    ElasticTrainingOptions options;
+    options.ddp.zero = GetParam();
+    options.ddp.reducer.buckets = {300, 500};
+    options.ddp.terms.checkpoint_every = 4;
+    options.ddp.make_hook = [&](const schedule::Plan& plan)
+        -> absl::StatusOr<std::unique_ptr<Hook>> {
+      COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
+                                MakePlannedHook(plan));
+      std::string spec = hook->spec();
+      return std::make_unique<FailsToLoad>(std::move(spec), std::move(hook),
+                                           &failing);
+    };
+    options.resume = "newest";
+    options.run.session = SessionOf("job", slot, 3, /*elastic=*/true);
+    options.run.reason_timeout = absl::Seconds(1);
+    options.run.on_recovery = [&](const RecoveryReport& report) {
+      forwards[at].push_back(net->norm->num_batches_tracked.item<int64_t>());
+      if (report.generation > 2) failing = false;
+    };
+    statuses[at] = ElasticTraining::Run(
+        options, net, optimizer, [&](ElasticTraining& t) -> absl::Status {
+          while (t.step() < 8 && t.going()) {
+            const int64_t step = t.step();
+            if (slot < 2 && step == 6 && t.session().generation() == 1) {
+              past_step[at].set_value();
+            }
+            if (slot == 2 && step == 6) {
+              for (std::promise<void>& past : past_step) {
+                past.get_future().wait();
+              }
+              COXSWAIN_RETURN_IF_ERROR(
+                  SavedAt(t.session().checkpoints(), 4).status());
+              return absl::InternalError("this worker is to die here");
+            }
+            const MicroBatch micro = t.Accumulate();
+            COXSWAIN_RETURN_IF_ERROR(
+                t.Backward(net->Loss(t.counter("batches") + t.rank()), micro));
+            COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
+            t.counter("batches") += t.world_size();
+            course.Note(step, t.world_size());
+          }
+          return absl::OkStatus();
+        });
+    bits[at] = net->Bits();
+  });
+  const std::string undisturbed = Undisturbed(course.ranks());
+  for (const size_t at : {0, 1}) {
+    EXPECT_OK(statuses[at]);
+    EXPECT_THAT(forwards[at], ElementsAre(0, 6, 6))
+        << "the third generation begins with the buffers of step 6";
+    EXPECT_TRUE(bits[at] == undisturbed);
+  }
+  EXPECT_EQ(course.ranks().at(4), 2);
 }
 
 // A worker that drains saves its last step, to which the others go back.
