@@ -283,7 +283,7 @@ TEST(HybridOptimizerTest, RanksThatShareDifferentlyAreTold) {
                                                 me.data.get(),
                                                 HookOf("allreduce"), options),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("slices_of")));
+                         HasSubstr("only rank 0: ranks with slices 2")));
   });
 }
 
