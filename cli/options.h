@@ -133,7 +133,7 @@ struct PlanScheduleOptions {
   std::string pipeline = "1f1b";  // for pipeline::ScheduleSpec
   int ranks = 0;                  // required
   int accumulation = 0;           // required
-  int chunks = 0;     // of `pipeline`, where that does not say; 0: not given
+  int chunks = 0;  // of `pipeline`, where that does not have them; 0: not given
   int capacity = -1;  // of channels; -1: any
   bool csv = false;
 };

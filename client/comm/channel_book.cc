@@ -134,6 +134,11 @@ absl::Status ChannelBook::CheckIs(const ChannelEnd& end, const Span& block,
                    coxswain::NameOf(block.dtype), " are to be received"));
 }
 
+absl::Status ChannelBook::OutOfPlace() {
+  return absl::InvalidArgumentError(
+      "it sent a frame of a channel out of place");
+}
+
 std::string ChannelBook::NameOf(const ChannelEnd& end) const {
   return absl::StrCat("channel of ", name_, " from rank ",
                       end.sends ? rank_ : end.peer, " to rank ",

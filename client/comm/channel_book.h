@@ -82,6 +82,9 @@ class ChannelBook {
                        DType dtype) const;
   std::string NameOf(const ChannelEnd& end) const;
 
+  // The error of a frame that a peer that works does not send.
+  static absl::Status OutOfPlace();
+
   // Calls `visit` with each end of the peer; of all if that is negative.
   template <typename Visit>
   void ForEach(int peer, Visit visit) const {
@@ -107,6 +110,43 @@ class ChannelBook {
   // Ends of this rank that a peer has not opened, as far as it has sent.
   std::map<int, int> unheard_;
   std::map<Key, std::unique_ptr<ChannelEnd>> ends_;
+};
+
+// The ends as a back end gives them out. `Channels` has Send, Drain, Receive
+// and Close of its type `End`, and outlives them.
+template <typename Channels, typename End>
+class BookedSender : public ChannelSender {
+ public:
+  BookedSender(Channels* channels, End* end)
+      : channels_(*channels), end_(end) {}
+  ~BookedSender() override { channels_.Close(end_); }
+
+  absl::Status Send(const Span& block, absl::Duration timeout) override {
+    return channels_.Send(end_, block, timeout);
+  }
+  absl::Status Drain(absl::Duration timeout) override {
+    return channels_.Drain(end_, timeout);
+  }
+
+ private:
+  Channels& channels_;
+  End* const end_;
+};
+
+template <typename Channels, typename End>
+class BookedReceiver : public ChannelReceiver {
+ public:
+  BookedReceiver(Channels* channels, End* end)
+      : channels_(*channels), end_(end) {}
+  ~BookedReceiver() override { channels_.Close(end_); }
+
+  absl::Status Receive(const Span& block, absl::Duration timeout) override {
+    return channels_.Receive(end_, block, timeout);
+  }
+
+ private:
+  Channels& channels_;
+  End* const end_;
 };
 
 }  // namespace coxswain

@@ -92,8 +92,8 @@ class BoundaryReceiver {
       Communicator* communicator, const BoundaryOptions& options);
   ~BoundaryReceiver();
 
-  // So many messages will come, beside those said before: begins to wait for
-  // them.
+  // So many messages will come, beside those expected before: begins to wait
+  // for them.
   void Expect(int messages);
   void RaiseCapacity(int capacity);
   // Returns the next one, which must be of this micro-batch. INTERNAL: it is of

@@ -28,7 +28,7 @@ struct MessageHeader {
   };
   std::vector<Tensor> tensors;
 
-  // INVALID_ARGUMENT: a message cannot have these tensors; says why.
+  // INVALID_ARGUMENT: a message cannot have these tensors; the message has why.
   static absl::StatusOr<MessageHeader> Of(int micro_batch,
                                           const Activations& tensors,
                                           int64_t max_bytes);

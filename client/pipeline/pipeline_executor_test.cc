@@ -152,13 +152,9 @@ class ToyStage : public StageRunner {
 
 pipeline::Schedule ScheduleOf(const std::string& text, int ranks,
                               int micro_batches) {
-  auto spec = pipeline::ScheduleSpec::Parse(text);
-  EXPECT_OK(spec);
-  auto schedule = pipeline::Generate(*spec, ranks, micro_batches);
+  auto schedule = pipeline::MakeSchedule(text, ranks, micro_batches);
   EXPECT_OK(schedule);
-  auto whole = pipeline::WithTransfers(*schedule);
-  EXPECT_OK(whole);
-  return *std::move(whole);
+  return *std::move(schedule);
 }
 
 struct Backend {

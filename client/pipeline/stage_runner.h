@@ -58,7 +58,7 @@ class StageRunner {
   virtual absl::Status Backward(int micro_batch, Activations output_gradients,
                                 Activations* input_gradients) = 0;
 
-  // The same in two halves, where the schedule says so (zb_h1): the gradients
+  // The same in two halves, where the schedule has it so (zb_h1): the gradients
   // of the inputs first, those of the parameters later. Whether it can; if not,
   // such a schedule is refused.
   virtual bool splits_backward() const { return false; }
@@ -68,7 +68,7 @@ class StageRunner {
   virtual absl::Status BackwardWeight(int micro_batch);
 
   // Exchanges the stage's gradients among the ranks that hold the same stage,
-  // where the schedule says so (REDUCE_GRAD).
+  // where the schedule has it (REDUCE_GRAD).
   virtual absl::Status ReduceGradients();
 
   // Drops what is kept of a step that has failed.

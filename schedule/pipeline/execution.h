@@ -16,7 +16,7 @@ namespace coxswain::pipeline {
 //
 // Each rank's list is fixed, and each channel has one sender and one receiver:
 // an action that has become possible stays so. Hence every execution does the
-// same actions, and one tells whether all end (a marked graph). This class is
+// same actions, and one shows whether all end (a marked graph). This class is
 // that execution, in time linear in the actions. `schedule` must outlive it.
 class Execution {
  public:

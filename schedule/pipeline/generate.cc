@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/nearest_word.h"
+#include "base/status_macros.h"
 
 namespace coxswain::pipeline {
 namespace {
@@ -229,6 +230,15 @@ absl::StatusOr<Schedule> Generate(const ScheduleSpec& spec, int ranks,
     of_rank.push_back(std::move(list.actions));
   }
   return Schedule::Create(std::move(of_rank));
+}
+
+absl::StatusOr<Schedule> MakeSchedule(absl::string_view spec, int ranks,
+                                      int micro_batches) {
+  COXSWAIN_ASSIGN_OR_RETURN(const ScheduleSpec parsed,
+                            ScheduleSpec::Parse(spec));
+  COXSWAIN_ASSIGN_OR_RETURN(const Schedule compute,
+                            Generate(parsed, ranks, micro_batches));
+  return WithTransfers(compute);
 }
 
 }  // namespace coxswain::pipeline

@@ -32,7 +32,7 @@ struct ScheduleSpec {
   bool fifo = false;  // of gpipe
 
   // Reads "1f1b", "gpipe(order=fifo)", "interleaved(chunks=4)"; interleaved
-  // alone has two chunks. INVALID_ARGUMENT says what may be written.
+  // alone has two chunks. INVALID_ARGUMENT names what may be written.
   static absl::StatusOr<ScheduleSpec> Parse(absl::string_view text);
   // Returns it in its one form.
   std::string ToString() const;
@@ -43,6 +43,11 @@ inline constexpr int kMaxChunks = 64;
 // larger than action.h allows.
 absl::StatusOr<Schedule> Generate(const ScheduleSpec& spec, int ranks,
                                   int micro_batches);
+
+// Returns the schedule of a spec's text, with its transfers: what a pipeline
+// runs. The errors are those of Parse, Generate and WithTransfers.
+absl::StatusOr<Schedule> MakeSchedule(absl::string_view spec, int ranks,
+                                      int micro_batches);
 
 }  // namespace coxswain::pipeline
 

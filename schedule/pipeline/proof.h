@@ -8,7 +8,7 @@ namespace coxswain::pipeline {
 
 // Proves that a schedule comes to its end, whatever the timing, over channels
 // that keep their order and hold so many messages that are sent and not yet
-// received (execution.h says why one execution is a proof). Capacity 0: a send
+// received (execution.h has why one execution is a proof). Capacity 0: a send
 // waits for its receive, as NCCL's do that are not grouped. A rank waits at a
 // receive until its message is there, so what is proved also ends where
 // receives are only begun in that place, and awaited later.

@@ -17,7 +17,7 @@ namespace coxswain::pipeline {
 // from the inputs on; a rank has one or more of them. Every micro-batch passes
 // through all stages, and its gradients back.
 //
-// A schedule of compute actions alone says nothing of messages yet; see
+// A schedule of compute actions alone has no messages yet; see
 // WithTransfers. Neighbouring stages on one rank hand over in memory.
 //
 // Immutable, hence thread-safe. What there is, is well-formed: every stage is

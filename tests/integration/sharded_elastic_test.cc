@@ -141,6 +141,17 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
     return options;
   }
 
+  // Of one of three ranks.
+  ElasticTrainingOptions WithoutTrain(int slot) const {
+    ElasticTrainingOptions options;
+    options.ddp.zero = GetParam();
+    options.ddp.reducer.buckets = {300, 500};
+    options.ddp.make_hook = MakePlannedHook;
+    options.resume = "newest";
+    options.run.session = SessionOf("job", slot, 3, /*elastic=*/true);
+    return options;
+  }
+
   SessionOptions SessionOf(const std::string& job, int slot, int ranks,
                            bool elastic) const {
     SessionOptions session;
@@ -439,7 +450,18 @@ TEST_P(ShardedElasticTest, ASecondLossBeforeAStepGoesBackAgain) {
   EXPECT_EQ(course.ranks().at(3), 2);
 }
 
-// Takes no state over from a checkpoint while it is told so.
+absl::Status TakeStep(ElasticTraining& t, Net& net, Course* course) {
+  const int64_t step = t.step();
+  const MicroBatch micro = t.Accumulate();
+  COXSWAIN_RETURN_IF_ERROR(
+      t.Backward(net.Loss(t.counter("batches") + t.rank()), micro));
+  COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
+  t.counter("batches") += t.world_size();
+  course->Note(step, t.world_size());
+  return absl::OkStatus();
+}
+
+// Takes no state over from a checkpoint while `failing`.
 class FailsToLoad : public WrapperHook {
  public:
   FailsToLoad(std::string spec, std::unique_ptr<Hook> inner,
@@ -478,9 +500,7 @@ TEST_P(ShardedElasticTest, AReturnThatFailsHalfWayLeavesNothingBehind) {
     const auto net = std::make_shared<Net>();
     ::torch::optim::AdamW optimizer(
         net->parameters(), ::torch::optim::AdamWOptions(0.02).amsgrad(true));
-    ElasticTrainingOptions options;
-    options.ddp.zero = GetParam();
-    options.ddp.reducer.buckets = {300, 500};
+    ElasticTrainingOptions options = WithoutTrain(slot);
     options.ddp.terms.checkpoint_every = 4;
     options.ddp.make_hook = [&](const schedule::Plan& plan)
         -> absl::StatusOr<std::unique_ptr<Hook>> {
@@ -490,8 +510,6 @@ TEST_P(ShardedElasticTest, AReturnThatFailsHalfWayLeavesNothingBehind) {
       return std::make_unique<FailsToLoad>(std::move(spec), std::move(hook),
                                            &failing);
     };
-    options.resume = "newest";
-    options.run.session = SessionOf("job", slot, 3, /*elastic=*/true);
     options.run.reason_timeout = absl::Seconds(1);
     options.run.on_recovery = [&](const RecoveryReport& report) {
       forwards[at].push_back(net->norm->num_batches_tracked.item<int64_t>());
@@ -512,12 +530,7 @@ TEST_P(ShardedElasticTest, AReturnThatFailsHalfWayLeavesNothingBehind) {
                   SavedAt(t.session().checkpoints(), 4).status());
               return absl::InternalError("this worker is to die here");
             }
-            const MicroBatch micro = t.Accumulate();
-            COXSWAIN_RETURN_IF_ERROR(
-                t.Backward(net->Loss(t.counter("batches") + t.rank()), micro));
-            COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
-            t.counter("batches") += t.world_size();
-            course.Note(step, t.world_size());
+            COXSWAIN_RETURN_IF_ERROR(TakeStep(t, *net, &course));
           }
           return absl::OkStatus();
         });
@@ -546,24 +559,13 @@ TEST_P(ShardedElasticTest, NothingIsLostWithARankThatDrains) {
     const auto net = std::make_shared<Net>();
     ::torch::optim::AdamW optimizer(
         net->parameters(), ::torch::optim::AdamWOptions(0.02).amsgrad(true));
-    ElasticTrainingOptions options;
-    options.ddp.zero = GetParam();
-    options.ddp.reducer.buckets = {300, 500};
-    options.ddp.make_hook = MakePlannedHook;
-    options.resume = "newest";
-    options.run.session = SessionOf("job", slot, 3, /*elastic=*/true);
+    ElasticTrainingOptions options = WithoutTrain(slot);
     if (slot == 1) options.run.drain_requested = [&] { return drains.load(); };
     statuses[at] = ElasticTraining::Run(
         options, net, optimizer, [&](ElasticTraining& t) -> absl::Status {
           while (t.step() < 12 && t.going()) {
-            const int64_t step = t.step();
-            if (step == 6) drains = true;
-            const MicroBatch micro = t.Accumulate();
-            COXSWAIN_RETURN_IF_ERROR(
-                t.Backward(net->Loss(t.counter("batches") + t.rank()), micro));
-            COXSWAIN_RETURN_IF_ERROR(t.StepOptimizer().status());
-            t.counter("batches") += t.world_size();
-            course.Note(step, t.world_size());
+            if (t.step() == 6) drains = true;
+            COXSWAIN_RETURN_IF_ERROR(TakeStep(t, *net, &course));
           }
           for (const std::string& one : t.recovery().warnings) {
             warnings[at].push_back(one);

@@ -28,11 +28,6 @@ bool IsValid(int64_t slots, int64_t slot_bytes) {
          slot_bytes <= kMaxChannelBytes / slots;
 }
 
-absl::Status OutOfPlace() {
-  return absl::InvalidArgumentError(
-      "it sent a frame of a channel out of place");
-}
-
 }  // namespace
 
 // A channel's memory.
@@ -112,37 +107,6 @@ struct ShmChannels::End : ChannelEnd {
   }
 };
 
-class ShmChannels::Sender : public ChannelSender {
- public:
-  Sender(ShmChannels* channels, End* end) : channels_(*channels), end_(end) {}
-  ~Sender() override { channels_.Close(end_); }
-
-  absl::Status Send(const Span& block, absl::Duration timeout) override {
-    return channels_.Send(end_, block, timeout);
-  }
-  absl::Status Drain(absl::Duration timeout) override {
-    return channels_.Drain(end_, timeout);
-  }
-
- private:
-  ShmChannels& channels_;
-  End* const end_;
-};
-
-class ShmChannels::Receiver : public ChannelReceiver {
- public:
-  Receiver(ShmChannels* channels, End* end) : channels_(*channels), end_(end) {}
-  ~Receiver() override { channels_.Close(end_); }
-
-  absl::Status Receive(const Span& block, absl::Duration timeout) override {
-    return channels_.Receive(end_, block, timeout);
-  }
-
- private:
-  ShmChannels& channels_;
-  End* const end_;
-};
-
 ShmChannels::ShmChannels(int rank, int size, std::string name, SendFrame send,
                          std::shared_ptr<ByteCounter> moved)
     : send_(std::move(send)),
@@ -155,13 +119,13 @@ ShmChannels::ShmChannels(int rank, int size, std::string name, SendFrame send,
 absl::StatusOr<std::unique_ptr<ChannelSender>> ShmChannels::OpenSender(
     const ChannelOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(End* const end, Open(options, /*sends=*/true));
-  return std::make_unique<Sender>(this, end);
+  return std::make_unique<BookedSender<ShmChannels, End>>(this, end);
 }
 
 absl::StatusOr<std::unique_ptr<ChannelReceiver>> ShmChannels::OpenReceiver(
     const ChannelOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(End* const end, Open(options, /*sends=*/false));
-  return std::make_unique<Receiver>(this, end);
+  return std::make_unique<BookedReceiver<ShmChannels, End>>(this, end);
 }
 
 absl::StatusOr<ShmChannels::End*> ShmChannels::Open(
@@ -222,7 +186,7 @@ absl::Status ShmChannels::Take(int peer, const PeerFrame& frame, UniqueFd fd) {
   if (frame.kind == End::Closes(!sends)) {
     MutexLock lock(&mutex_);
     ChannelEnd* const end = book_.Find(peer, frame.tag, sends);
-    if (end == nullptr || !end->answered) return OutOfPlace();
+    if (end == nullptr || !end->answered) return ChannelBook::OutOfPlace();
     if (end->ended.ok()) {
       end->ended = absl::UnavailableError(
           absl::StrCat("rank ", peer, " has closed its end"));
@@ -231,7 +195,7 @@ absl::Status ShmChannels::Take(int peer, const PeerFrame& frame, UniqueFd fd) {
     return absl::OkStatus();
   }
   if (!IsValid(static_cast<int64_t>(frame.id), frame.bytes)) {
-    return OutOfPlace();
+    return ChannelBook::OutOfPlace();
   }
   std::shared_ptr<Slots> memory;
   if (!sends) {

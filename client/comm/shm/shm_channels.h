@@ -31,7 +31,7 @@ namespace coxswain {
 // a message (PeerFrame::kOpenSender to kCloseReceiver).
 //
 // A peer is a process of the same user, and may be broken: what it counts and
-// what it says of a block is checked before it is used.
+// what it states of a block is checked before it is used.
 //
 // Threading: thread-safe.
 class ShmChannels {
@@ -61,8 +61,10 @@ class ShmChannels {
 
  private:
   class Slots;
-  class Sender;
-  class Receiver;
+  template <typename Channels, typename End>
+  friend class BookedSender;
+  template <typename Channels, typename End>
+  friend class BookedReceiver;
   struct End;
 
   absl::StatusOr<End*> Open(const ChannelOptions& options, bool sends);

@@ -9,46 +9,6 @@
 #include "base/status_macros.h"
 
 namespace coxswain {
-namespace {
-
-absl::Status OutOfPlace() {
-  return absl::InvalidArgumentError(
-      "it sent a frame of a channel out of place");
-}
-
-}  // namespace
-
-class TcpChannels::Sender : public ChannelSender {
- public:
-  Sender(TcpChannels* channels, End* end) : channels_(*channels), end_(end) {}
-  ~Sender() override { channels_.Close(end_); }
-
-  absl::Status Send(const Span& block, absl::Duration timeout) override {
-    return channels_.Send(end_, block, timeout);
-  }
-  absl::Status Drain(absl::Duration timeout) override {
-    return channels_.Drain(end_, timeout);
-  }
-
- private:
-  TcpChannels& channels_;
-  End* const end_;
-};
-
-class TcpChannels::Receiver : public ChannelReceiver {
- public:
-  Receiver(TcpChannels* channels, End* end) : channels_(*channels), end_(end) {}
-  ~Receiver() override { channels_.Close(end_); }
-
-  absl::Status Receive(const Span& block, absl::Duration timeout) override {
-    return channels_.Receive(end_, block, timeout);
-  }
-
- private:
-  TcpChannels& channels_;
-  End* const end_;
-};
-
 TcpChannels::TcpChannels(int rank, std::string name, SendFrame send,
                          Discard discard)
     : rank_(rank),
@@ -59,13 +19,13 @@ TcpChannels::TcpChannels(int rank, std::string name, SendFrame send,
 absl::StatusOr<std::unique_ptr<ChannelSender>> TcpChannels::OpenSender(
     const ChannelOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(End* const end, Open(options, /*sends=*/true));
-  return std::make_unique<Sender>(this, end);
+  return std::make_unique<BookedSender<TcpChannels, End>>(this, end);
 }
 
 absl::StatusOr<std::unique_ptr<ChannelReceiver>> TcpChannels::OpenReceiver(
     const ChannelOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(End* const end, Open(options, /*sends=*/false));
-  return std::make_unique<Receiver>(this, end);
+  return std::make_unique<BookedReceiver<TcpChannels, End>>(this, end);
 }
 
 absl::StatusOr<TcpChannels::End*> TcpChannels::Open(
@@ -195,7 +155,7 @@ bool TcpChannels::IsBlock(const End& end, const ControlFrame& frame) {
 absl::StatusOr<char*> TcpChannels::Place(int peer, const ControlFrame& frame) {
   MutexLock lock(&mutex_);
   const End* const end = Find(peer, frame);
-  if (end == nullptr || !IsBlock(*end, frame)) return OutOfPlace();
+  if (end == nullptr || !IsBlock(*end, frame)) return ChannelBook::OutOfPlace();
   return end->closed ? nullptr : end->slot(end->ahead);
 }
 
@@ -203,10 +163,10 @@ absl::Status TcpChannels::Take(int peer, const ControlFrame& frame) {
   MutexLock lock(&mutex_);
   if (frame.kind == ControlFrame::Kind::kOpen) return TakeOpen(peer, frame);
   End* const end = Find(peer, frame);
-  if (end == nullptr || !end->answered) return OutOfPlace();
+  if (end == nullptr || !end->answered) return ChannelBook::OutOfPlace();
   switch (frame.kind) {
     case ControlFrame::Kind::kSlot:
-      if (!IsBlock(*end, frame)) return OutOfPlace();
+      if (!IsBlock(*end, frame)) return ChannelBook::OutOfPlace();
       // More are on their way to one that was closed; no more than its slots.
       if (!end->closed) end->headers[end->SlotOf(end->ahead)] = frame.header;
       ++end->ahead;
@@ -215,7 +175,7 @@ absl::Status TcpChannels::Take(int peer, const ControlFrame& frame) {
       // Of one that is still being written, the slot is read.
       if (!end->sends || frame.id <= end->behind ||
           frame.id > end->written->load()) {
-        return OutOfPlace();
+        return ChannelBook::OutOfPlace();
       }
       end->behind = frame.id;
       break;
@@ -226,7 +186,7 @@ absl::Status TcpChannels::Take(int peer, const ControlFrame& frame) {
       }
       break;
     default:
-      return OutOfPlace();
+      return ChannelBook::OutOfPlace();
   }
   end->changed.NotifyAll();
   return absl::OkStatus();
@@ -235,7 +195,7 @@ absl::Status TcpChannels::Take(int peer, const ControlFrame& frame) {
 absl::Status TcpChannels::TakeOpen(int peer, const ControlFrame& frame) {
   const int sender = frame.header.root;
   if (frame.bytes != 0 || (sender != peer && sender != rank_)) {
-    return OutOfPlace();
+    return ChannelBook::OutOfPlace();
   }
   COXSWAIN_ASSIGN_OR_RETURN(
       ChannelEnd* const end,

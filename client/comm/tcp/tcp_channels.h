@@ -67,8 +67,10 @@ class TcpChannels {
   void Stop(const absl::Status& why);
 
  private:
-  class Sender;
-  class Receiver;
+  template <typename Channels, typename End>
+  friend class BookedSender;
+  template <typename Channels, typename End>
+  friend class BookedReceiver;
   // Blocks are counted from the first one on. Of a sender, `ahead` is how many
   // it has sent, and `behind` how many the receiver has taken; of a receiver,
   // how many have come and how many it has taken.

@@ -103,13 +103,9 @@ Trained InOneProcess(int micro_batches, ::torch::ScalarType type) {
 
 pipeline::Schedule ScheduleOf(const std::string& text, int ranks,
                               int micro_batches) {
-  const auto spec = pipeline::ScheduleSpec::Parse(text);
-  EXPECT_OK(spec);
-  const auto compute = pipeline::Generate(*spec, ranks, micro_batches);
-  EXPECT_OK(compute);
-  auto whole = pipeline::WithTransfers(*compute);
-  EXPECT_OK(whole);
-  return *std::move(whole);
+  auto schedule = pipeline::MakeSchedule(text, ranks, micro_batches);
+  EXPECT_OK(schedule);
+  return *std::move(schedule);
 }
 
 // One rank of a pipeline.

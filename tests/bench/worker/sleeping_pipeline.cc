@@ -45,12 +45,9 @@ class SleepingPipeline::Stage : public StageRunner {
 absl::StatusOr<std::unique_ptr<SleepingPipeline>> SleepingPipeline::Create(
     Communicator* communicator, const std::string& schedule, int micro_batches,
     absl::Duration forward, absl::Duration backward, int64_t elements) {
-  COXSWAIN_ASSIGN_OR_RETURN(const auto spec,
-                            pipeline::ScheduleSpec::Parse(schedule));
   COXSWAIN_ASSIGN_OR_RETURN(
-      const auto compute,
-      pipeline::Generate(spec, communicator->size(), micro_batches));
-  COXSWAIN_ASSIGN_OR_RETURN(auto whole, pipeline::WithTransfers(compute));
+      auto whole,
+      pipeline::MakeSchedule(schedule, communicator->size(), micro_batches));
   auto result = std::make_unique<SleepingPipeline>();
   const size_t chunks = whole.StagesOf(communicator->rank()).size();
   std::vector<StageRunner*> runners;
