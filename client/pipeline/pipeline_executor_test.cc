@@ -30,7 +30,7 @@ Activation Doubles(const std::vector<double>& values) {
   void* const data = memory->data();
   return {DType::kFloat64,
           {static_cast<int64_t>(values.size())},
-          std::shared_ptr<void>(std::move(memory), data)};
+          std::shared_ptr<void>(memory, data)};
 }
 std::vector<double> ValuesOf(const Activation& tensor) {
   std::vector<double> values(static_cast<size_t>(tensor.elements()));
@@ -43,7 +43,7 @@ Activation Mask(std::vector<int64_t> values) {
   void* const data = memory->data();
   const auto count = static_cast<int64_t>(memory->size());
   return {
-      DType::kInt64, {count}, std::shared_ptr<void>(std::move(memory), data)};
+      DType::kInt64, {count}, std::shared_ptr<void>(memory, data)};
 }
 
 // Micro-batches are of different sizes, the third one without elements.

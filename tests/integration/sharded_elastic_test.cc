@@ -175,7 +175,7 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
     ::torch::optim::AdamW optimizer(
         net->parameters(), ::torch::optim::AdamWOptions(0.02).amsgrad(true));
     ended->status = torch::Train(own, net, optimizer, [&](Training& training) {
-      const absl::Status status = body(training, *net);
+      absl::Status status = body(training, *net);
       ended->step = training.step();
       ended->batches = training.counter("batches");
       return status;

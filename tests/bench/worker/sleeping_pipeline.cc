@@ -33,7 +33,7 @@ class SleepingPipeline::Stage : public StageRunner {
     void* const data = memory->data();
     return {DType::kFloat64,
             {elements_},
-            std::shared_ptr<void>(std::move(memory), data)};
+            std::shared_ptr<void>(memory, data)};
   }
 
   const absl::Duration forward_;
