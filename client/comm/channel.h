@@ -10,10 +10,11 @@
 namespace coxswain {
 
 // A channel leads from one rank of a communicator to another and stays, for a
-// sequence of blocks, as a pipeline's stages pass them on. Each end has a ring
-// of slots with a stated capacity, allocated when it is opened: a peer can make
-// this rank hold no more than that, and a sender that is ahead of its receiver
-// by so many blocks waits.
+// sequence of blocks, as a pipeline's stages pass them on. It has a ring of
+// slots with a stated capacity, which a back end allocates when an end is
+// opened, at both ends or, in memory that both see, at the sender's: a peer can
+// make this rank hold no more than that, and a sender that is ahead of its
+// receiver by so many blocks waits.
 //
 // Blocks arrive once, in the order in which they were sent. They may be of
 // different types and sizes, up to that of a slot; the receiver states what it
@@ -31,6 +32,7 @@ namespace coxswain {
 //                       the call has done nothing and may be repeated
 //   UNAVAILABLE         the peer has closed its end, or has ended
 //   ABORTED             the communicator has ended
+//   INTERNAL            the peer's end does not keep to the protocol
 // None of them ends the communicator.
 
 struct ChannelOptions {

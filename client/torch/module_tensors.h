@@ -65,8 +65,8 @@ Device DeviceOf(const ::torch::nn::Module& module);
 //   };
 absl::StatusOr<DeviceStream> CurrentStream(const Device& device);
 
-// The only place where libtorch's exceptions are translated: they become
-// INTERNAL.
+// The only place where the exceptions of libtorch, and of functions that a
+// program passes to it, are translated: they become INTERNAL.
 template <typename Action>
 absl::Status Guarded(absl::string_view what, Action action) {
   try {
@@ -77,6 +77,10 @@ absl::Status Guarded(absl::string_view what, Action action) {
         absl::StrCat(what, ": ", error.what_without_backtrace()));
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat(what, ": ", error.what()));
+  } catch (...) {
+    // A program's own functions run here, too.
+    return absl::InternalError(absl::StrCat(
+        what, ": an exception was thrown that is no std::exception"));
   }
 }
 

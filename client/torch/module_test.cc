@@ -13,6 +13,7 @@
 
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,14 @@ struct Sized : ::torch::nn::Module {
   ::torch::nn::Linear fc{nullptr};
   ::torch::nn::BatchNorm1d norm{nullptr};
 };
+
+TEST(GuardedTest, WhateverIsThrownBecomesAnError) {
+  EXPECT_THAT(Guarded("a stage", [] { throw 7; }),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("a stage: an exception was thrown")));
+  EXPECT_THAT(Guarded("a stage", [] { throw std::runtime_error("why"); }),
+              StatusIs(absl::StatusCode::kInternal, "a stage: why"));
+}
 
 TEST(ModuleBytesTest, ParametersAndBuffersComeBack) {
   Sized saved(4);

@@ -29,6 +29,17 @@ absl::Status EndAll(const ElasticGeneration& generation,
   return error;
 }
 
+// Does so with the errors of a checkpoint that no rank can go on from.
+template <typename T>
+absl::StatusOr<T> EndAllIfShared(const ElasticGeneration& generation,
+                                 absl::StatusOr<T> resumed) {
+  const absl::Status& error = resumed.status();
+  if (absl::IsNotFound(error) || absl::IsFailedPrecondition(error)) {
+    return EndAll(generation, error);
+  }
+  return resumed;
+}
+
 absl::Status CheckOptions(const ElasticTrainingOptions& options) {
   if (!options.ddp.make_hook) {
     return absl::InvalidArgumentError(
@@ -92,7 +103,9 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::unique_ptr<ElasticModuleState> state,
       ElasticModuleState::Create(module, &optimizer, options.ddp.zero > 0));
-  ElasticShards shards;
+  PieceExchangeOptions pieces;
+  pieces.timeout = options.run.recovery.timeout;
+  ElasticShards shards(pieces);
   return ElasticRun::Run(
       run, state.get(),
       [&](ElasticGeneration& generation, ElasticRun::Trained* trained) {
@@ -160,8 +173,9 @@ absl::Status ElasticTraining::RestoreParts(ElasticRun::Trained* trained) {
   Communicator& communicator = *generation_.communicator;
   // The same on all ranks; what the workers have is newer.
   if (began_at_ == 0) {
-    COXSWAIN_ASSIGN_OR_RETURN(const bool resumed,
-                              checkpoint_->Resume(options_.resume));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const bool resumed,
+        EndAllIfShared(generation_, checkpoint_->Resume(options_.resume)));
     if (resumed || sharded_ == nullptr) return absl::OkStatus();
     const absl::Status untouched = shards_.CheckUntouched(communicator);
     return absl::IsDataLoss(untouched) ? EndAll(generation_, untouched)
@@ -190,7 +204,8 @@ absl::Status ElasticTraining::GoBack(const absl::Status& lost,
                       "resume to \"",
                       kNewest, "\", and start the job again")));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(const bool resumed, ResumeOrUndo(from));
+  COXSWAIN_ASSIGN_OR_RETURN(const bool resumed,
+                            EndAllIfShared(generation_, ResumeOrUndo(from)));
   if (!resumed) {
     return EndAll(
         generation_,
