@@ -70,6 +70,7 @@ void TicketFields(const Direction& copy) {
   copy.Text(&Ticket::hook, &M::mutable_hook);
   copy.Number(&Ticket::layout, &M::layout, &M::set_layout);
   copy.Number(&Ticket::digest, &M::digest, &M::set_digest);
+  copy.Number(&Ticket::pipeline, &M::pipeline, &M::set_pipeline);
   copy.Text(&Ticket::skip, &M::mutable_skip);
   copy.Text(&Ticket::stop, &M::mutable_stop);
   copy.Text(&Ticket::drain, &M::mutable_drain);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -102,6 +103,25 @@ TEST(RecordedBytesTest, ATicketIsReadAndWrittenAsItWas) {
             kTicket);
   EXPECT_EQ(ticket.checksum, 7u);
   EXPECT_EQ(ticket.layout, ~uint64_t{0});
+}
+
+// Jobs without a pipeline have the bytes above.
+TEST(RecordedBytesTest, ATicketOfAPipelineHasItsHashBesides) {
+  Ticket ticket = FullTicket();
+  ticket.pipeline = 0x0123456789abcdef;
+  const std::string hex =
+      absl::BytesToHexString(ToWire("train", ticket).SerializeAsString());
+  EXPECT_EQ(hex, absl::StrCat(kTicket, "9901efcdab8967452301"));
+  v1::Ticket wire = Parsed<v1::Ticket>(hex.c_str());
+  ASSERT_OK_AND_ASSIGN(const Ticket taken, TakeTicket(&wire));
+  EXPECT_EQ(taken.pipeline, ticket.pipeline);
+}
+
+TEST(RecordedBytesTest, APlanOfAJobWithoutAPipelineDoesNotNameOne) {
+  Plan plan;
+  EXPECT_THAT(ToWire(plan).terms(), testing::IsEmpty());
+  plan.terms.pipeline = "1f1b";
+  EXPECT_THAT(ToWire(plan).terms(), ElementsAre(Pair("pipeline", "1f1b")));
 }
 
 TEST(RecordedBytesTest, AVoteIsReadAndWrittenAsItWas) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/peer_text.h"
 #include "base/status_macros.h"
+#include "schedule/pipeline/generate.h"
 
 namespace coxswain::schedule {
 namespace {
@@ -18,6 +19,7 @@ constexpr absl::Duration kMinTimeout = absl::Milliseconds(100);
 constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 7);
 // Longer than any name or value of a setting.
 constexpr size_t kMaxSettingBytes = 64;
+constexpr char kNoPipeline[] = "none";
 
 // How one setting is read and written.
 struct Setting {
@@ -26,6 +28,9 @@ struct Setting {
   std::string meaning;
   std::function<bool(Terms&, absl::string_view)> parse;
   std::function<std::string(const Terms&)> format;
+  // Why a value is refused, where that is more than that it is none of
+  // `values`; else null.
+  std::function<std::string(absl::string_view)> refusal = nullptr;
 };
 
 using Names = std::vector<absl::string_view>;
@@ -82,6 +87,36 @@ Setting Timeout(std::string name, std::string meaning,
                  }};
 }
 
+// Reads what a pipeline's schedule is called, in any of its forms.
+absl::StatusOr<std::string> ReadPipeline(absl::string_view value) {
+  if (value == kNoPipeline) return std::string();
+  COXSWAIN_ASSIGN_OR_RETURN(const pipeline::ScheduleSpec spec,
+                            pipeline::ScheduleSpec::Parse(value));
+  return spec.ToString();
+}
+
+Setting Pipeline(std::string name, std::string meaning,
+                 std::string Terms::*field) {
+  return Setting{
+      std::move(name),
+      absl::StrCat(kNoPipeline,
+                   "|gpipe|gpipe(order=fifo)|1f1b|interleaved(chunks=N)|"
+                   "zb_h1"),
+      std::move(meaning),
+      [field](Terms& terms, absl::string_view value) {
+        absl::StatusOr<std::string> spec = ReadPipeline(value);
+        if (spec.ok()) terms.*field = *std::move(spec);
+        return spec.ok();
+      },
+      [field](const Terms& terms) {
+        return (terms.*field).empty() ? kNoPipeline : terms.*field;
+      },
+      [](absl::string_view value) {
+        return absl::StrCat(ReadPipeline(value).status().message(), ", or ",
+                            kNoPipeline);
+      }};
+}
+
 const std::vector<Setting>& Table() {
   using T = Terms;
   static const auto* const terms = new std::vector<Setting>{
@@ -107,6 +142,9 @@ const std::vector<Setting>& Table() {
              "what stays when the number of ranks changes", &T::on_resize),
       Choice("on_stall", {"abort", "warn"},
              "what happens to a job that makes no progress", &T::on_stall),
+      Pipeline("pipeline",
+               "in which order the ranks of a pipeline run its stages",
+               &T::pipeline),
       Timeout("progress_timeout", "how long a rank may make no progress",
               &T::progress_timeout),
       Flag("sync_each_batch", "gradients are exchanged in every micro-batch",
@@ -138,8 +176,10 @@ absl::Status Terms::Set(absl::string_view name, absl::string_view value) {
     names.push_back(setting.name);
     if (setting.name != name) continue;
     if (setting.parse(*this, value)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, "=", value, " is not valid: it is ", setting.values));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, "=", value, " is not valid: ",
+                     setting.refusal ? setting.refusal(value)
+                                     : absl::StrCat("it is ", setting.values)));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("there is no setting of the plan called \"", name,
@@ -213,6 +253,15 @@ absl::Status Terms::Validate() const {
   if (tail == TailPolicy::kCarry && uneven_data != UnevenData::kRefuse) {
     return NotTogether("tail=carry", "uneven_data",
                        "ranks would carry windows of different lengths");
+  }
+  if (!pipeline.empty() && sync_each_batch) {
+    return NotTogether("pipeline", "sync_each_batch",
+                       "a pipeline exchanges gradients once, at the end of a "
+                       "window");
+  }
+  if (!pipeline.empty() && windows == Windows::kProgram) {
+    return NotTogether("pipeline", "windows=program",
+                       "its schedule is made for the plan's accumulation");
   }
   if (enforcement == Enforcement::kOff && (commit_vote || checksum_every > 0)) {
     return NotTogether("enforcement=off", "commit_vote and checksum_every",

@@ -94,6 +94,10 @@ struct Terms {
   // How long a rank may make no progress.
   absl::Duration progress_timeout = absl::Minutes(5);
   OnStall on_stall = OnStall::kAbort;
+  // The schedule of the job's pipeline, in the one form that
+  // pipeline::ScheduleSpec writes it in; empty, "none" as text: it has no
+  // pipeline.
+  std::string pipeline;
 
   // Fails with INVALID_ARGUMENT, naming the setting, its value and the valid
   // ones.

@@ -23,6 +23,7 @@ TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
       {"max_steps", "1000"},
       {"on_resize", "keep_global_batch"},
       {"on_stall", "warn"},
+      {"pipeline", "gpipe(order=fifo)"},
       {"progress_timeout", "1m30s"},
       {"sync_each_batch", "true"},
       {"tail", "drop"},
@@ -46,6 +47,34 @@ TEST(ScheduleTermsTest, ValuesLandInTheirFields) {
   EXPECT_EQ(terms.enforcement, Enforcement::kOff);
   EXPECT_THAT(terms.Changed(), ElementsAre("enforcement=off", "tail=carry",
                                            "weighting=samples"));
+}
+
+TEST(ScheduleTermsTest, APipelineHasOneForm) {
+  Terms terms;
+  for (const auto& [text, form] : std::map<std::string, std::string>{
+           {"interleaved", "interleaved(chunks=2)"},
+           {"interleaved(chunks=3)", "interleaved(chunks=3)"},
+           {"gpipe(order=lifo)", "gpipe"},
+           {"1f1b()", "1f1b"},
+           {"none", ""}}) {
+    ASSERT_OK(terms.Set("pipeline", text));
+    EXPECT_EQ(terms.pipeline, form);
+    EXPECT_EQ(terms.ToMap().at("pipeline"), form.empty() ? "none" : form);
+  }
+  ASSERT_OK(terms.Set("pipeline", "zb_h1"));
+  const auto refused = [&terms](const char* value) {
+    return terms.Set("pipeline", value);
+  };
+  EXPECT_THAT(refused("1f1c"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("pipeline=1f1c is not valid"),
+                             HasSubstr("there are gpipe, 1f1b, interleaved "
+                                       "and zb_h1"))));
+  EXPECT_THAT(refused("interleaved(chunks=1)"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("write chunks=2 to 64")));
+  EXPECT_FALSE(refused("").ok());
+  EXPECT_EQ(terms.pipeline, "zb_h1");
 }
 
 TEST(ScheduleTermsTest, DefaultsAreValidAndChangeNothing) {
@@ -82,6 +111,8 @@ TEST(ScheduleTermsTest, TermsThatContradictEachOtherAreRefused) {
         Map{{"windows", "program"}, {"sync_each_batch", "true"}},
         Map{{"windows", "program"}, {"uneven_data", "wait_for_all"}},
         Map{{"tail", "carry"}, {"uneven_data", "end_at_first"}},
+        Map{{"pipeline", "1f1b"}, {"sync_each_batch", "true"}},
+        Map{{"pipeline", "1f1b"}, {"windows", "program"}},
         Map{{"enforcement", "off"}, {"commit_vote", "true"}},
         Map{{"enforcement", "off"}, {"checksum_every", "1"}}}) {
     ASSERT_OK_AND_ASSIGN(const Terms terms, Terms::FromMap(values));

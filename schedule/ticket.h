@@ -40,6 +40,9 @@ struct Ticket {
   // are measured.
   uint64_t digest = 0;
   std::optional<uint64_t> checksum;  // of the parameters, before this step
+  // Hash of the pipeline's schedule that the rank runs in this window; 0: its
+  // job has no pipeline.
+  uint64_t pipeline = 0;
   // Not empty: this rank asks, and why, that all skip the step; ...
   std::string skip;
   std::string stop;        // ... stop after it; ...

@@ -411,7 +411,8 @@ bool SameTicket(const Ticket& a, const Ticket& b) {
          SameWeight(a.weight, b.weight) && a.end_of_data == b.end_of_data &&
          a.plan_version == b.plan_version && a.hook == b.hook &&
          a.layout == b.layout && a.digest == b.digest &&
-         a.checksum == b.checksum && a.skip == b.skip;
+         a.pipeline == b.pipeline && a.checksum == b.checksum &&
+         a.skip == b.skip;
 }
 
 bool SameVote(const Vote& a, const Vote& b) {
