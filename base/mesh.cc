@@ -273,22 +273,26 @@ absl::StatusOr<Mesh> ParseJobMesh(absl::string_view text, int least, int most) {
       " workers, or give a mesh whose only size is free, such as dp=*"));
 }
 
-absl::Status CheckTrainable(const Mesh& mesh) {
-  struct Missing {
-    const char* axis;
-    const char* what;
-  };
-  constexpr Missing kMissing[] = {{"pp", "pipelines"},
-                                  {"tp", "tensor-parallel layers"}};
-  for (const Missing& missing : kMissing) {
-    const int extent = mesh.extent(missing.axis);
-    if (extent == 1) continue;
+DataPlace DataPlaceOf(const Mesh& mesh, int rank, int world_size) {
+  if (mesh.empty()) return {rank, world_size};
+  const MeshAxes model = mesh.AxesOf({"pp", "tp"});
+  return {mesh.GroupIndexOf(rank, model), mesh.size() / mesh.GroupSize(model)};
+}
+
+absl::Status CheckTrainable(const Mesh& mesh, bool has_pipeline) {
+  const int tp = mesh.extent("tp");
+  const int pp = mesh.extent("pp");
+  if (tp != 1) {
     return absl::UnimplementedError(absl::StrCat(
-        "the mesh ", mesh.ToString(), " has ", missing.axis, "=",
-        SizeText(extent), ", and this version has no ", missing.what,
-        ": leave ", missing.axis, " out, or give it 1"));
+        "the mesh ", mesh.ToString(), " has tp=", SizeText(tp),
+        ", and this version has no tensor-parallel layers: leave tp out, or "
+        "give it 1"));
   }
-  return absl::OkStatus();
+  if (pp == 1 || has_pipeline) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the mesh ", mesh.ToString(), " has pp=", SizeText(pp),
+      ", and the plan has no pipeline to run its stages: set the plan's "
+      "pipeline, as in pipeline=1f1b, or leave pp out"));
 }
 
 std::string InParentheses(absl::string_view coordinates) {

@@ -110,9 +110,20 @@ class Mesh {
 // different numbers of workers every number must.
 absl::StatusOr<Mesh> ParseJobMesh(absl::string_view text, int least, int most);
 
-// UNIMPLEMENTED: nothing here can train on such a mesh yet, whose pp or tp is
-// above 1.
-absl::Status CheckTrainable(const Mesh& mesh);
+// Which part of a job's data a rank reads, of how many. Ranks that differ along
+// pp and tp alone compute the same micro-batches together, so they have one
+// data index, counted along dp and shard; where a job has no mesh, each rank
+// has its own.
+struct DataPlace {
+  int index = 0;
+  int count = 1;
+};
+DataPlace DataPlaceOf(const Mesh& mesh, int rank, int world_size);
+
+// UNIMPLEMENTED: nothing here can train on such a mesh yet, whose tp is above
+// 1. INVALID_ARGUMENT: it has stages, and the plan of its job has no pipeline
+// to run them.
+absl::Status CheckTrainable(const Mesh& mesh, bool has_pipeline);
 
 // Returns "pp 1, dp 0; host-b/1" for a rank's place, or the place alone where
 // its job has no mesh.

@@ -208,16 +208,45 @@ TEST(JobMeshTest, EveryNumberOfWorkersMustFit) {
 
 TEST(JobMeshTest, WhatCannotBeTrainedOnYetIsRefused) {
   const auto check = [](const char* text) {
-    return CheckTrainable(*Mesh::Parse(text));
+    return CheckTrainable(*Mesh::Parse(text), /*has_pipeline=*/true);
   };
-  EXPECT_OK(check("pp=1,dp=2,shard=2,tp=1"));
-  EXPECT_OK(check("shard=*"));
-  EXPECT_THAT(check("pp=2,dp=*"),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       "the mesh pp=2,dp=* has pp=2, and this version has no "
-                       "pipelines: leave pp out, or give it 1"));
+  EXPECT_OK(check("pp=2,dp=2,shard=2,tp=1"));
+  EXPECT_OK(check("pp=1,shard=*"));
   EXPECT_THAT(check("tp=*"), StatusIs(absl::StatusCode::kUnimplemented,
                                       HasSubstr("no tensor-parallel layers")));
+  EXPECT_THAT(check("pp=2,tp=2"), StatusIs(absl::StatusCode::kUnimplemented,
+                                           HasSubstr("has tp=2")));
+}
+
+TEST(JobMeshTest, StagesNeedAPipeline) {
+  const auto check = [](const char* text) {
+    return CheckTrainable(*Mesh::Parse(text), /*has_pipeline=*/false);
+  };
+  EXPECT_OK(check("pp=1,dp=*"));
+  EXPECT_THAT(check("pp=2,dp=*"),
+              Invalid("the mesh pp=2,dp=* has pp=2, and the plan has no "
+                      "pipeline to run its stages: set the plan's pipeline, as "
+                      "in pipeline=1f1b, or leave pp out"));
+}
+
+TEST(DataPlaceTest, RanksOfOneReplicaReadTheSameData) {
+  const Mesh mesh = Fitted("pp=2,dp=2,shard=2,tp=2", 16);
+  for (int rank = 0; rank < 16; ++rank) {
+    const std::vector<int> at = mesh.CoordinatesOf(rank);
+    const DataPlace place = DataPlaceOf(mesh, rank, 16);
+    EXPECT_EQ(place.index, 2 * at[1] + at[2]) << rank;
+    EXPECT_EQ(place.count, 4);
+    // As it is numbered among those that average gradients with it.
+    EXPECT_EQ(mesh.GroupOf(rank, mesh.AxesOf({"dp", "shard"}))[place.index],
+              rank);
+  }
+}
+
+TEST(DataPlaceTest, EachRankHasItsOwnWithoutStages) {
+  for (const Mesh& mesh : {Mesh(), Fitted("dp=2,shard=2", 4)}) {
+    EXPECT_EQ(DataPlaceOf(mesh, 3, 4).index, 3);
+    EXPECT_EQ(DataPlaceOf(mesh, 3, 4).count, 4);
+  }
 }
 
 TEST(JobMeshTest, CoordinatesComeBeforeAPlace) {

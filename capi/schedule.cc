@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/mesh.h"
 #include "base/status_macros.h"
 #include "capi/call.h"
 #include "capi/open_session.h"
@@ -32,7 +33,10 @@ absl::StatusOr<schedule::StepGate*> GateOf(const OpenSession& open,
 }
 
 int WindowOf(const OpenSession& open, const schedule::Plan& plan) {
-  return plan.WindowOf(open.session->rank(), open.session->world_size());
+  const Session& session = *open.session;
+  const DataPlace data =
+      DataPlaceOf(session.mesh(), session.rank(), session.world_size());
+  return plan.WindowOf(data.index, data.count);
 }
 
 bool IsStrict(const OpenSession& open) {

@@ -55,11 +55,13 @@ std::string CheckWorkers(const RunOptions& run) {
   return "";
 }
 
-// Writes the mesh in its one form.
+// Writes the mesh in its one form. Whether the plan has a pipeline for its
+// stages is known to the program.
 std::string CheckMesh(RunOptions& run) {
   if (run.mesh.empty()) return "";
   const auto mesh = ParseJobMesh(run.mesh, run.MinWorkers(), run.MaxWorkers());
-  const absl::Status wrong = mesh.ok() ? CheckTrainable(*mesh) : mesh.status();
+  const absl::Status wrong =
+      mesh.ok() ? CheckTrainable(*mesh, /*has_pipeline=*/true) : mesh.status();
   if (!wrong.ok()) return absl::StrCat("--mesh: ", wrong.message());
   run.mesh = mesh->ToString();
   return "";

@@ -229,6 +229,8 @@ TEST_F(CommandLineTest, AMeshFitsTheWorkersOfAllNodes) {
   ASSERT_OK_AND_ASSIGN(line,
                        ParseCommandLine({"run", "--nproc", "2", "--", "true"}));
   EXPECT_EQ(line.run.mesh, "pp=1,dp=2");
+  Set("COXSWAIN_MESH", "pp=2");
+  EXPECT_OK(ParseCommandLine({"run", "--nproc", "2", "--", "true"}));
 }
 
 TEST_F(CommandLineTest, ElasticRunsReadTheEnvironmentAndTheFile) {

@@ -69,8 +69,8 @@ struct Settings : StepSettings {
 // request while it trains. A value: copied, and used by one thread at a time.
 struct Plan : Settings {
   int64_t version = 0;  // from 1; 0 is no plan
-  // Micro-batches of all ranks in one step when the plan was made; 0: not
-  // known.
+  // Micro-batches of all ranks in one step when the plan was made, each counted
+  // once however many ranks compute it together; 0: not known.
   int64_t global_micro_batches = 0;
   // In force from this step of the running generation; kWithNextGeneration;
   // kAtNextStep.
@@ -83,6 +83,8 @@ struct Plan : Settings {
     static_cast<Settings&>(*this) = settings;
   }
 
+  // Ranks that compute the same micro-batches count as one here: where the
+  // job's mesh has pp or tp, both numbers are those of DataPlaceOf.
   // Returns how many micro-batches this rank sums up in one step.
   int WindowOf(int rank, int world_size) const;
 

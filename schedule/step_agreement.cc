@@ -59,6 +59,7 @@ StepAgreement::Message To(StepAgreement::Message::Kind kind, int rank,
 
 StepAgreement::StepAgreement(Options options)
     : options_(std::move(options)),
+      classes_(options_.mesh, options_.world_size),
       last_tickets_(static_cast<size_t>(options_.world_size)),
       last_votes_(static_cast<size_t>(options_.world_size)),
       left_(static_cast<size_t>(options_.world_size), false),
@@ -87,7 +88,7 @@ bool StepAgreement::strict() const {
 TicketRules StepAgreement::Rules() const {
   TicketRules rules;
   rules.plan = &options_.plan;
-  rules.world_size = options_.world_size;
+  rules.classes = &classes_;
   rules.carried_windows =
       now_.adopted_plan && options_.plan.terms.tail == TailPolicy::kCarry;
   rules.next_step = next_step_;
@@ -144,13 +145,29 @@ void StepAgreement::Accept(int rank, Ticket ticket, absl::Time now) {
   last.ticket = std::move(ticket);
   last.at = now;
   const RankTicket own{rank, &last.ticket};
-  const RankTicket first{
-      now_.first_rank,
-      &last_tickets_[static_cast<size_t>(now_.first_rank)]->ticket};
   const TicketRules rules = Rules();
-  if (!TicketFits(rules, own) || !TicketsAgree(rules, first, own)) {
-    now_.trouble = std::min(now_.trouble, now);
+  bool right = TicketFits(rules, own);
+  for (const int first : FirstsFor(rank)) {
+    const RankTicket other{first,
+                           &last_tickets_[static_cast<size_t>(first)]->ticket};
+    right = right && TicketsAgree(rules, other, own);
   }
+  if (!right) now_.trouble = std::min(now_.trouble, now);
+}
+
+std::vector<int> StepAgreement::FirstsFor(int rank) {
+  std::vector<int> firsts = {now_.first_rank};
+  if (!classes_.divided()) return firsts;
+  const auto add = [&](Scope scope, std::vector<int>* first_of) {
+    first_of->resize(static_cast<size_t>(classes_.ClassesOf(scope)), -1);
+    int& first =
+        (*first_of)[static_cast<size_t>(classes_.ClassOf(scope, rank))];
+    if (first < 0) first = rank;
+    firsts.push_back(first);
+  };
+  add(Scope::kData, &now_.first_of_data);
+  add(Scope::kPart, &now_.first_of_part);
+  return firsts;
 }
 
 void StepAgreement::NotePlan(const Plan& plan) {

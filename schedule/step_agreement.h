@@ -17,6 +17,7 @@
 #include "base/mesh.h"
 #include "schedule/epoch.h"
 #include "schedule/plan.h"
+#include "schedule/rank_classes.h"
 #include "schedule/terms.h"
 #include "schedule/ticket.h"
 #include "schedule/ticket_diff.h"
@@ -77,15 +78,18 @@ struct Message {
 // later round is held until its rank has reported its position. Timeouts begin
 // when all ranks have attached again.
 //
-// Which fields must be equal: step, plan_version, hook, layout, digest,
-// checksum (also whether there is one), and with sync_each_batch micro and
-// window. micro_batches must be the rank's window of the plan (with
-// sync_each_batch 1), or, where the data has ended (end_of_data), at most that;
-// with windows=program any number above 0 that all have in common. With
-// uneven_data=refuse all ranks' data ends together. A rank with micro_batches 0
-// is out of data: weight 0. The outliers are those that differ from the
-// majority; where there is none, from the plan and from the step that comes
-// next; else all of them.
+// Which fields must be equal: step, plan_version, hook, and with
+// sync_each_batch micro and window; among ranks that hold the same part of the
+// model (all of them, without pp and tp), layout, digest and checksum (also
+// whether there is one); among ranks that compute the same micro-batches,
+// micro_batches, window, end_of_data, weight and pipeline. micro_batches must
+// be the rank's window of the plan (with sync_each_batch 1), or, where the data
+// has ended (end_of_data), at most that; with windows=program any number above
+// 0 that all have in common. With uneven_data=refuse all ranks' data ends
+// together. A rank with micro_batches 0 is out of data: weight 0. The outliers
+// are those that differ from the majority of those that must be equal; where
+// there is none, from the plan, from the step that comes next, and from the
+// schedule that most other ranks run; else all of them.
 class StepAgreement {
  public:
   static constexpr int kRemembered = 2;
@@ -101,8 +105,8 @@ class StepAgreement {
     bool checkpoints = true;
     // The name of a rank in messages, beside its number; may be null.
     std::function<std::string(int rank)> name_of;
-    // Where the ranks of an error are, beside their numbers; empty: the job has
-    // no mesh.
+    // Which ranks must announce the same, and where the ranks of an error are,
+    // beside their numbers; empty: the job has no mesh. Has world_size ranks.
     Mesh mesh;
 
     // An earlier coordinator has led it up to here.
@@ -212,6 +216,10 @@ class StepAgreement {
     bool granted = false;
     bool warned = false;
     bool adopted_plan = false;
+    // By class, the rank whose ticket came first, or -1; empty before the first
+    // ticket, and where the classes are all ranks, or one each.
+    std::vector<int> first_of_data;
+    std::vector<int> first_of_part;
   };
 
   bool HasTicket(int rank) const;
@@ -220,6 +228,9 @@ class StepAgreement {
   TicketRules Rules() const;
 
   void Accept(int rank, Ticket ticket, absl::Time now);
+  // Returns the ranks that the ticket of this one is compared with: the first
+  // of each of its classes.
+  std::vector<int> FirstsFor(int rank);
   void AdoptPlan(int64_t version);
   // Answers a ticket of a round before the present one, or of this one once
   // more.
@@ -277,6 +288,7 @@ class StepAgreement {
   int64_t step() const;  // of the present round
 
   Options options_;
+  const RankClasses classes_;
   std::deque<Plan> noted_plans_;
   absl::Status failure_;
   int64_t round_ = 0;

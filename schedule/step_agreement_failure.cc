@@ -1,6 +1,7 @@
 // How a StepAgreement fails, and its messages.
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -148,11 +149,15 @@ void StepAgreement::Fail(const TicketDiff& diff) {
 }
 
 std::string StepAgreement::Sentence(const TicketDiff& diff) const {
+  std::vector<int> unplaced;
+  std::set_difference(diff.outliers.begin(), diff.outliers.end(),
+                      diff.placed.begin(), diff.placed.end(),
+                      std::back_inserter(unplaced));
   return absl::StrCat(
       "step ", diff.step, " of stream \"", options_.stream,
       "\": ", diff.opening,
       Shorten(absl::StrJoin(diff.lines, "; "), kMaxSentenceBytes),
-      PlacesOf(diff.outliers), "; look for ", diff.advice);
+      PlacesOf(unplaced), "; look for ", diff.advice);
 }
 
 std::string StepAgreement::PlacesOf(const std::vector<int>& ranks) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@ namespace coxswain::schedule {
 namespace {
 
 constexpr size_t kMaxGroups = 6;      // values that one line names
+constexpr size_t kMaxClasses = 4;     // that differ within, in lines of a field
 constexpr size_t kMaxValue = 120;     // bytes of one of them
 constexpr size_t kKeptOfPrefix = 20;  // of what all values begin with
 
@@ -29,17 +31,24 @@ struct Case {
   // exchange.
   int Planned() const {
     if (rules.plan->terms.sync_each_batch) return 1;
-    return rules.plan->WindowOf(rank, rules.world_size);
+    return rules.plan->WindowOf(rules.classes->DataIndexOf(rank),
+                                rules.classes->data_ranks());
   }
   bool CutShort() const {
     return ticket.end_of_data && ticket.micro_batches < Planned();
   }
 };
 
+// The longest, which the first rank has, and the shortest.
+std::pair<int, int> Windows(const TicketRules& rules) {
+  const int ranks = rules.classes->data_ranks();
+  return {rules.plan->WindowOf(0, ranks),
+          rules.plan->WindowOf(ranks - 1, ranks)};
+}
+
 bool EqualWindows(const TicketRules& rules) {
-  const Plan& plan = *rules.plan;
-  return plan.WindowOf(0, rules.world_size) ==
-         plan.WindowOf(rules.world_size - 1, rules.world_size);
+  const auto [longest, shortest] = Windows(rules);
+  return longest == shortest;
 }
 
 bool Always(const TicketRules&) { return true; }
@@ -56,12 +65,18 @@ bool CountsAlike(const TicketRules& rules) {
   return RefusesUneven(rules) && EqualWindows(rules);
 }
 
+bool SameWeight(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b));
+}
+
 std::string Hex(uint64_t number) { return absl::StrFormat("%016x", number); }
 
-// A field that all ranks have in common, where its rule applies. The order is
-// from causes to consequences: the first that differs gives the advice.
+// A field that the ranks of a class have in common, where its rule applies. The
+// order is from causes to consequences: the first that differs gives the
+// advice.
 struct Field {
   absl::string_view name;
+  Scope scope;
   bool (*applies)(const TicketRules& rules);
   bool (*same)(const Case& a, const Case& b);
   std::string (*text)(const Case& a);
@@ -74,58 +89,99 @@ constexpr char kStep[] = "step";
 constexpr char kMicroBatches[] = "micro_batches";
 constexpr char kChecksum[] = "checksum of the parameters";
 constexpr char kDigest[] = "digest of the exchanges before";
+constexpr char kPipeline[] = "schedule of the pipeline";
 
 const Field kFields[] = {
-    {kPlanVersion, Always,
+    {kPlanVersion, Scope::kAll, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.plan_version == b.ticket.plan_version;
      },
      [](const Case& a) { return absl::StrCat(a.ticket.plan_version); },
      "a rank that has not taken over a change of the plan"},
-    {kHook, Always,
+    {kHook, Scope::kAll, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.hook == b.ticket.hook;
      },
      [](const Case& a) { return a.ticket.hook; },
      "hook options that depend on the rank"},
-    {"layout of the buckets", Always,
+    {"layout of the buckets", Scope::kPart, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.layout == b.ticket.layout;
      },
      [](const Case& a) { return Hex(a.ticket.layout); },
      "models, parameter orders or bucket caps that differ"},
-    {kStep, Always,
+    {kStep, Scope::kAll, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.step == b.ticket.step;
      },
      [](const Case& a) { return absl::StrCat(a.ticket.step); },
      "a condition around the backward pass or the optimizer step that not all "
      "ranks take"},
-    {"micro", SyncsEachBatch,
+    {"micro", Scope::kAll, SyncsEachBatch,
      [](const Case& a, const Case& b) {
        return a.ticket.micro == b.ticket.micro;
      },
      [](const Case& a) { return absl::StrCat(a.ticket.micro); },
      "a micro-batch that not all ranks run"},
-    {"window", SyncsEachBatch,
+    {"window", Scope::kAll, SyncsEachBatch,
      [](const Case& a, const Case& b) {
        return a.ticket.window == b.ticket.window;
      },
      [](const Case& a) { return absl::StrCat(a.ticket.window); },
      "another accumulation setting, or data of another length"},
-    {"data at its end", RefusesUneven,
+    {"data at its end", Scope::kAll, RefusesUneven,
      [](const Case& a, const Case& b) { return a.CutShort() == b.CutShort(); },
      [](const Case& a) { return std::string(a.CutShort() ? "yes" : "no"); },
      "data of different lengths; uneven_data=wait_for_all or end_at_first "
      "allows it"},
-    {kMicroBatches, CountsAlike,
+    {kMicroBatches, Scope::kAll, CountsAlike,
      [](const Case& a, const Case& b) {
        return a.ticket.micro_batches == b.ticket.micro_batches;
      },
      [](const Case& a) { return absl::StrCat(a.ticket.micro_batches); },
      "another accumulation setting, or a loop that counts its micro-batches "
      "differently"},
-    {kChecksum, Always,
+    // Who computes the same micro-batches announces the same of them, whatever
+    // the plan allows others.
+    {kMicroBatches, Scope::kData, Always,
+     [](const Case& a, const Case& b) {
+       return a.ticket.micro_batches == b.ticket.micro_batches;
+     },
+     [](const Case& a) { return absl::StrCat(a.ticket.micro_batches); },
+     "a rank whose loop counts micro-batches differently, or reads other data "
+     "than the ranks that compute them with it"},
+    {"end of the data", Scope::kData, Always,
+     [](const Case& a, const Case& b) {
+       return a.ticket.end_of_data == b.ticket.end_of_data;
+     },
+     [](const Case& a) {
+       return std::string(a.ticket.end_of_data ? "yes" : "no");
+     },
+     "ranks that compute the same micro-batches and read different data"},
+    {"window", Scope::kData, Always,
+     [](const Case& a, const Case& b) {
+       return a.ticket.window == b.ticket.window;
+     },
+     [](const Case& a) { return absl::StrCat(a.ticket.window); },
+     "another accumulation setting, or data of another length"},
+    {kPipeline, Scope::kData, Always,
+     [](const Case& a, const Case& b) {
+       return a.ticket.pipeline == b.ticket.pipeline;
+     },
+     [](const Case& a) {
+       return a.ticket.pipeline == 0 ? std::string("none")
+                                     : Hex(a.ticket.pipeline);
+     },
+     "stages that run different schedules, made for another plan or by another "
+     "version"},
+    {"weight", Scope::kData, Always,
+     [](const Case& a, const Case& b) {
+       return SameWeight(a.ticket.weight, b.ticket.weight);
+     },
+     [](const Case& a) { return absl::StrFormat("%.17g", a.ticket.weight); },
+     "a rank that weighs its micro-batches differently than those that compute "
+     "them with it"},
+    {kChecksum, Scope::kPart, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.checksum == b.ticket.checksum;
      },
@@ -135,7 +191,7 @@ const Field kFields[] = {
      },
      "an update that not all ranks make, another random seed, or a faulty "
      "machine: their parameters are not the same any more"},
-    {kDigest, Always,
+    {kDigest, Scope::kPart, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.digest == b.ticket.digest;
      },
@@ -206,13 +262,14 @@ std::string ShownValue(const std::string& value, size_t common) {
       "...", Shorten(absl::string_view(value).substr(begin), kMaxValue)));
 }
 
-std::string Line(absl::string_view name, const std::vector<Group>& groups) {
+std::string Line(absl::string_view name, const std::vector<Group>& groups,
+                 const RankClasses& classes) {
   std::string line = absl::StrCat(name, ": ");
   const size_t common = CommonPrefix(groups);
   for (size_t i = 0; i < std::min(groups.size(), kMaxGroups); ++i) {
     absl::StrAppend(&line, i == 0 ? "" : ", ",
                     ShownValue(groups[i].value, common), " on ",
-                    RankList(groups[i].ranks));
+                    classes.List(groups[i].ranks));
   }
   if (groups.size() > kMaxGroups) {
     absl::StrAppend(&line, ", and ", groups.size() - kMaxGroups,
@@ -233,7 +290,14 @@ class Differences {
 
   TicketDiff Find() {
     for (const Field& field : kFields) {
-      if (field.applies(rules_) || field.name == kMicroBatches) Check(field);
+      if (field.scope == Scope::kData && rules_.classes->divided()) {
+        CheckWeights();
+      }
+      if (field.scope == Scope::kAll || !rules_.classes->divided()) {
+        CheckAmongAll(field);
+      } else if (field.applies(rules_)) {
+        CheckInClasses(field);
+      }
     }
     CheckWeights();
     TicketDiff diff;
@@ -241,27 +305,74 @@ class Differences {
     if (!lines_.empty()) diff.opening = "ranks differ: ";
     diff.lines = std::move(lines_);
     diff.advice = std::move(advice_);
+    diff.placed.assign(placed_.begin(), placed_.end());
     diff.step = Step();
     return diff;
   }
 
  private:
-  void Check(const Field& field) {
-    std::set<int> outliers;
-    const std::vector<Group> groups = GroupBy(cases_, field.text);
+  void CheckAmongAll(const Field& field) {
+    // Each rank has its own data.
+    if (field.scope == Scope::kData) return;
     // They follow from that.
     if (step_differs_ && (field.name == kChecksum || field.name == kDigest)) {
       return;
     }
-    if (field.name == kMicroBatches) outliers = Misfits(FitsCount);
-    if (outliers.empty() && field.applies(rules_))
-      outliers = OutliersOf(field, groups);
+    const bool counts = field.name == kMicroBatches;
+    if (!counts && !field.applies(rules_)) return;
+    const std::vector<Group> groups = GroupBy(cases_, field.text);
+    std::set<int> outliers;
+    if (counts) outliers = Misfits(FitsCount);
+    if (outliers.empty() && field.applies(rules_)) {
+      outliers = OutliersOf(field, groups, rules_.classes->world_size());
+    }
     if (outliers.empty()) return;
-    lines_.push_back(
-        absl::StrCat(Line(field.name, groups),
-                     field.name == kMicroBatches ? PlanText() : ""));
+    AddLine(field.name, groups, counts ? PlanText() : "");
     if (field.name == kStep) ExplainSteps(outliers);
     Note(outliers, field.advice);
+  }
+
+  // Leaves out ranks that differ from others anyway: what they announce else
+  // follows from that.
+  void CheckInClasses(const Field& field) {
+    const RankClasses& classes = *rules_.classes;
+    std::map<int, std::vector<Case>> cases_of;
+    std::map<int, int> size_of;
+    for (const Case& item : cases_) {
+      const int number = classes.ClassOf(field.scope, item.rank);
+      size_of.emplace(number, classes.SizeOf(field.scope));
+      if (outliers_.count(item.rank) > 0) {
+        --size_of[number];
+      } else {
+        cases_of[number].push_back(item);
+      }
+    }
+    size_t found = 0;
+    for (const auto& [number, cases] : cases_of) {
+      const std::vector<Group> groups = GroupBy(cases, field.text);
+      const std::set<int> outliers =
+          OutliersOf(field, groups, size_of.at(number));
+      if (outliers.empty()) continue;
+      Note(outliers, field.advice);
+      if (++found > kMaxClasses) continue;
+      AddLine(absl::StrCat(field.name, ", the same on ",
+                           classes.NameOf(field.scope, number)),
+              groups, field.name == kMicroBatches ? PlanText() : "");
+    }
+    if (found > kMaxClasses) {
+      lines_.push_back(absl::StrCat(field.name, ": likewise in ",
+                                    found - kMaxClasses, " other classes"));
+    }
+  }
+
+  void AddLine(absl::string_view name, const std::vector<Group>& groups,
+               absl::string_view ending) {
+    lines_.push_back(absl::StrCat(Line(name, groups, *rules_.classes), ending));
+    for (size_t i = 0; i < std::min(groups.size(), kMaxGroups); ++i) {
+      const std::vector<int>& ranks = groups[i].ranks;
+      if (!rules_.classes->ListsPlaces(ranks)) continue;
+      placed_.insert(ranks.begin(), ranks.end());
+    }
   }
 
   std::set<int> Misfits(bool (*fits)(const Case&)) const {
@@ -272,11 +383,12 @@ class Differences {
     return outliers;
   }
 
-  std::set<int> OutliersOf(const Field& field,
-                           const std::vector<Group>& groups) const {
+  // `size`: of the class, with the ranks from which nothing came yet.
+  std::set<int> OutliersOf(const Field& field, const std::vector<Group>& groups,
+                           int size) const {
     std::set<int> outliers;
     if (groups.size() < 2) return outliers;
-    const std::optional<std::string> right = RightValue(field, groups);
+    const std::optional<std::string> right = RightValue(field, groups, size);
     for (const Group& group : groups) {
       if (group.value == right) continue;
       outliers.insert(group.ranks.begin(), group.ranks.end());
@@ -284,13 +396,14 @@ class Differences {
     return outliers;
   }
 
-  // The majority's; else those that are right by the plan or the next step, if
-  // there are any.
-  std::optional<std::string> RightValue(
-      const Field& field, const std::vector<Group>& groups) const {
-    // Of all ranks: a majority of those received so far may be the outliers.
-    if (groups.back().ranks.size() * 2 >
-        static_cast<size_t>(rules_.world_size)) {
+  // The majority's; else those that are right by the plan, by the next step or
+  // by other ranks, if there are any.
+  std::optional<std::string> RightValue(const Field& field,
+                                        const std::vector<Group>& groups,
+                                        int size) const {
+    // Of the whole class: a majority of those received so far may be the
+    // outliers.
+    if (groups.back().ranks.size() * 2 > static_cast<size_t>(size)) {
       return groups.back().value;
     }
     const Plan& plan = *rules_.plan;
@@ -302,12 +415,40 @@ class Differences {
       known.push_back(absl::StrCat(plan.version));
     }
     if (field.name == kHook) known.push_back(plan.hook);
+    if (field.name == kPipeline) known = OtherPipelines(groups);
     for (const std::string& value : known) {
       for (const Group& group : groups) {
         if (group.value == value) return value;
       }
     }
     return std::nullopt;
+  }
+
+  // What most ranks run that compute other micro-batches, and as many: a
+  // schedule depends on their number alone.
+  std::vector<std::string> OtherPipelines(
+      const std::vector<Group>& groups) const {
+    std::set<int> own;
+    for (const Group& group : groups) {
+      own.insert(group.ranks.begin(), group.ranks.end());
+    }
+    const auto of_class = std::find_if(
+        cases_.begin(), cases_.end(),
+        [&](const Case& item) { return own.count(item.rank) > 0; });
+    std::map<uint64_t, int> count_of;
+    int others = 0;
+    for (const Case& item : cases_) {
+      if (own.count(item.rank) > 0 ||
+          item.ticket.micro_batches != of_class->ticket.micro_batches) {
+        continue;
+      }
+      ++count_of[item.ticket.pipeline];
+      ++others;
+    }
+    for (const auto& [pipeline, count] : count_of) {
+      if (count * 2 > others) return {Hex(pipeline)};
+    }
+    return {};
   }
 
   void ExplainSteps(const std::set<int>& outliers) {
@@ -324,34 +465,39 @@ class Differences {
       if (item.ticket.step < base) behind.push_back(item.rank);
     }
     if (!ahead.empty()) {
-      lines_.push_back(absl::StrCat(RankList(ahead),
+      lines_.push_back(absl::StrCat(rules_.classes->List(ahead),
                                     " skipped an exchange that the others "
                                     "made"));
     }
     if (!behind.empty()) {
-      lines_.push_back(absl::StrCat(RankList(behind),
+      lines_.push_back(absl::StrCat(rules_.classes->List(behind),
                                     " made an exchange that the others did "
                                     "not"));
     }
   }
 
   std::string PlanText() const {
-    const Plan& plan = *rules_.plan;
     if (CountedByProgram(rules_)) return "";
-    if (plan.terms.sync_each_batch) return " (1 in each exchange by the plan)";
-    const int first = plan.WindowOf(0, rules_.world_size);
-    const int last = plan.WindowOf(rules_.world_size - 1, rules_.world_size);
-    if (first == last) return absl::StrCat(" (", first, " by the plan)");
-    return absl::StrCat(" (", last, " or ", first,
-                        " by the plan, the more on the first ranks)");
+    if (SyncsEachBatch(rules_)) return " (1 in each exchange by the plan)";
+    const auto [longest, shortest] = Windows(rules_);
+    if (longest == shortest)
+      return absl::StrCat(" (", longest, " by the plan)");
+    return absl::StrCat(" (", shortest, " or ", longest,
+                        " by the plan, the more on the first ranks",
+                        rules_.classes->divided() ? " along dp)" : ")");
   }
 
+  // Comes before weights are compared, where they are.
   void CheckWeights() {
+    if (std::exchange(weights_checked_, true)) return;
     const std::set<int> outliers = Misfits(FitsWeight);
     if (outliers.empty()) return;
-    lines_.push_back(Line("weight", GroupBy(cases_, [](const Case& item) {
-                            return absl::StrCat(item.ticket.weight);
-                          })));
+    AddLine("weight",
+            GroupBy(cases_,
+                    [](const Case& item) {
+                      return absl::StrCat(item.ticket.weight);
+                    }),
+            "");
     Note(outliers, "weights that are not finite, negative, or without data");
   }
 
@@ -374,12 +520,10 @@ class Differences {
   std::set<int> outliers_;
   std::vector<std::string> lines_;
   std::string advice_;
+  std::set<int> placed_;
   bool step_differs_ = false;
+  bool weights_checked_ = false;
 };
-
-bool SameWeight(double a, double b) {
-  return a == b || (std::isnan(a) && std::isnan(b));
-}
 
 bool SameSums(const std::optional<GradientSums>& a,
               const std::optional<GradientSums>& b) {
@@ -399,10 +543,13 @@ bool TicketsAgree(const TicketRules& rules, const RankTicket& a,
                   const RankTicket& b) {
   const Case left{rules, a.rank, *a.ticket};
   const Case right{rules, b.rank, *b.ticket};
-  for (const Field& field : kFields) {
-    if (field.applies(rules) && !field.same(left, right)) return false;
-  }
-  return true;
+  return std::all_of(std::begin(kFields), std::end(kFields),
+                     [&](const Field& field) {
+                       return !field.applies(rules) ||
+                              rules.classes->ClassOf(field.scope, a.rank) !=
+                                  rules.classes->ClassOf(field.scope, b.rank) ||
+                              field.same(left, right);
+                     });
 }
 
 bool SameTicket(const Ticket& a, const Ticket& b) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "schedule/plan.h"
+#include "schedule/rank_classes.h"
 #include "schedule/ticket.h"
 
 namespace coxswain::schedule {
@@ -14,7 +15,7 @@ namespace coxswain::schedule {
 // The rules that the tickets of one round are checked by.
 struct TicketRules {
   const Plan* plan = nullptr;
-  int world_size = 0;
+  const RankClasses* classes = nullptr;
   // Windows may still have the length of the plan before: tail=carry.
   bool carried_windows = false;
   // The step that comes next, if all ranks are where they last agreed; none in
@@ -31,7 +32,7 @@ struct RankTicket {
 bool TicketFits(const TicketRules& rules, const RankTicket& ticket);
 
 // Returns whether two ranks announce the same: tickets that are equal in all
-// fields that must be equal.
+// fields that these two must have in common.
 bool TicketsAgree(const TicketRules& rules, const RankTicket& a,
                   const RankTicket& b);
 
@@ -48,7 +49,8 @@ struct TicketDiff {
   std::string opening;             // that they differ, if they do
   std::vector<std::string> lines;  // a sentence each, the most specific first
   std::string advice;              // what to look for
-  int64_t step = 0;  // of those that are no outliers, if there are
+  std::vector<int> placed;  // ranks whose coordinates the lines have; ascending
+  int64_t step = 0;         // of those that are no outliers, if there are
 };
 TicketDiff DiffTickets(const TicketRules& rules,
                        const std::vector<RankTicket>& tickets);

@@ -90,6 +90,8 @@ class Accumulator {
  public:
   struct Options {
     schedule::Plan plan;
+    // Among those that average the same gradients: in a mesh with pp or tp, its
+    // data index, and how many there are (DataPlaceOf).
     int rank = 0;
     int world_size = 1;
   };

@@ -96,7 +96,7 @@ absl::Status FillMesh(const JobManifest& manifest, SessionOptions* options) {
   COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh,
                             ParseJobMesh(options->mesh, options->min_world_size,
                                          options->world_size));
-  return CheckTrainable(mesh);
+  return CheckTrainable(mesh, !manifest.terms.pipeline.empty());
 }
 
 // Returns the mesh of a generation.
@@ -114,10 +114,10 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
   }
   COXSWAIN_ASSIGN_OR_RETURN(options->backend, BackendName(options->backend));
   COXSWAIN_RETURN_IF_ERROR(FillWorldSizes(*manifest, options));
-  COXSWAIN_RETURN_IF_ERROR(FillMesh(*manifest, options));
   COXSWAIN_RETURN_IF_ERROR(
       schedule::ApplyPlanWords(options->plan_overrides, manifest));
   COXSWAIN_RETURN_IF_ERROR(manifest->terms.Validate());
+  COXSWAIN_RETURN_IF_ERROR(FillMesh(*manifest, options));
   if (options->device.kind == Device::Kind::kCuda &&
       options->nccl_version.empty()) {
     const auto nccl = LoadNccl();

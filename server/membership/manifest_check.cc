@@ -95,7 +95,9 @@ absl::Status CheckMesh(const Manifest& manifest) {
 absl::Status CheckTrainableMesh(const Manifest& manifest) {
   if (manifest.mesh.empty()) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(manifest.mesh));
-  return CheckTrainable(mesh);
+  COXSWAIN_ASSIGN_OR_RETURN(const schedule::Terms terms,
+                            schedule::Terms::FromMap(manifest.terms));
+  return CheckTrainable(mesh, !terms.pipeline.empty());
 }
 
 // A client without a version is served: there are others than ours.

@@ -196,6 +196,27 @@ TEST(CheckManifestTest, AMeshIsOneThatItsWorkersCanTrainOn) {
   EXPECT_THAT(check("dp=2,tp=2", 0, 4),
               StatusIs(absl::StatusCode::kUnimplemented,
                        HasSubstr("no tensor-parallel layers")));
+  EXPECT_THAT(check("pp=2,dp=*", 0, 4), invalid("has no pipeline to run"));
+}
+
+TEST(CheckManifestTest, StagesComeWithAPipeline) {
+  Manifest manifest = MakeManifest();
+  manifest.mesh = "pp=2,dp=*";
+  for (const char* value : {"1f1b", "interleaved"}) {
+    manifest.terms["pipeline"] = value;
+    EXPECT_OK(CheckManifest(manifest, MembershipOptions()));
+  }
+  NormaliseManifest(&manifest);
+  EXPECT_EQ(manifest.terms["pipeline"], "interleaved(chunks=2)");
+  manifest.terms["pipeline"] = "none";
+  EXPECT_THAT(CheckManifest(manifest, MembershipOptions()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("set the plan's pipeline, as in "
+                                 "pipeline=1f1b, or leave pp out")));
+  // One stage may run by a schedule, too.
+  manifest.mesh = "pp=1,dp=*";
+  manifest.terms["pipeline"] = "gpipe";
+  EXPECT_OK(CheckManifest(manifest, MembershipOptions()));
 }
 
 TEST(CheckManifestTest, OfAStoredManifestAlsoALaterVersionsMeshIsRead) {

@@ -1,6 +1,7 @@
 #include "tests/simulation/history.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -173,6 +174,53 @@ void DrawCheckpoints(Dice* dice, History* history) {
   }
 }
 
+// Returns one of a number's divisors above 1.
+int DrawDivisor(Dice* dice, int number) {
+  std::vector<int> divisors;
+  for (int i = 2; i <= number; ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  return divisors[static_cast<size_t>(
+      dice->Int(0, static_cast<int>(divisors.size()) - 1))];
+}
+
+// Some of the ranks hold one replica together: stages of a pipeline, layers in
+// parallel, or both.
+void DrawMesh(Dice* dice, History* history) {
+  const int world = history->world_size;
+  if (world < 2 || !dice->Chance(0.5)) return;
+  schedule::Terms& terms = history->plan.terms;
+  int pp = DrawDivisor(dice, world);
+  int tp = 1;
+  if (terms.sync_each_batch) {
+    tp = std::exchange(pp, 1);
+  } else if (pp % 2 == 0 && dice->Chance(0.3)) {
+    pp /= 2;
+    tp = 2;
+  }
+  int dp = world / pp / tp;
+  const int shard = dp % 2 == 0 && dice->Chance(0.3) ? 2 : 1;
+  dp /= shard;
+  history->mesh = *Mesh::Parse(
+      absl::StrCat("pp=", pp, ",dp=", dp, ",shard=", shard, ",tp=", tp));
+  if (pp > 1) terms.pipeline = "1f1b";
+  for (size_t rank = 0; rank < history->data.size(); ++rank) {
+    const int index = history->DataPlaceOf(static_cast<int>(rank)).index;
+    history->data[rank] = history->data[static_cast<size_t>(index)];
+  }
+  if (history->deviants.empty()) return;
+  history->deviants.resize(1);
+  if (history->deviation == Deviation::kNoVote ||
+      history->deviation == Deviation::kIgnoresStop || !dice->Chance(0.5)) {
+    return;
+  }
+  const bool uneven = terms.uneven_data != schedule::UnevenData::kRefuse;
+  const int last = static_cast<int>(uneven ? Deviation::kFewerMicroBatches
+                                           : Deviation::kOtherWeight);
+  history->deviation = static_cast<Deviation>(
+      dice->Int(static_cast<int>(Deviation::kPipeline), last));
+}
+
 }  // namespace
 
 const char* ToString(Deviation deviation) {
@@ -211,6 +259,12 @@ const char* ToString(Deviation deviation) {
       return "two tickets";
     case Deviation::kFutureRound:
       return "future round";
+    case Deviation::kPipeline:
+      return "pipeline";
+    case Deviation::kOtherWeight:
+      return "another weight";
+    case Deviation::kFewerMicroBatches:
+      return "fewer micro-batches";
   }
   return "unknown";
 }
@@ -231,18 +285,47 @@ History History::Random(uint64_t seed) {
   DrawCrashes(&crashes, &history);
   Dice checkpoints(seed, 4);
   DrawCheckpoints(&checkpoints, &history);
+  Dice mesh(seed, 5);
+  DrawMesh(&mesh, &history);
   return history;
+}
+
+int History::PartOf(int rank) const {
+  return mesh.empty() ? 0
+                      : mesh.GroupIndexOf(rank, mesh.AxesOf({"dp", "shard"}));
+}
+
+int History::AlikeWithDeviants() const {
+  if (mesh.empty()) return world_size;
+  const int replicas = DataPlaceOf(0).count;
+  switch (deviation) {
+    case Deviation::kLayout:
+    case Deviation::kDigest:
+    case Deviation::kChecksum:
+    // The forged ticket has another digest.
+    case Deviation::kTwoTickets:
+    case Deviation::kFutureRound:
+      return replicas;
+    case Deviation::kPipeline:
+    case Deviation::kOtherWeight:
+    case Deviation::kFewerMicroBatches:
+      return world_size / replicas;
+    default:
+      return world_size;
+  }
 }
 
 std::string History::Describe() const {
   return absl::StrCat(
-      "seed ", seed, ": ", world_size, " ranks, accumulation ",
-      plan.accumulation_steps, ", ", absl::StrJoin(plan.terms.Changed(), " "),
-      ", ", steps, " steps, ", proposals.size(), " proposals, ",
-      stops_requested, " stops, loss ", link.loss, ", duplicates ",
-      link.duplicates, ", delays to ", absl::FormatDuration(link.slowest), ", ",
-      link.reconnects, " reconnects, ", crashes.size(), " crashes, ",
-      regroups.size(), " regroups, ", checkpoints.size(),
+      "seed ", seed, ": ", world_size, " ranks",
+      mesh.empty() ? "" : absl::StrCat(" of ", mesh.ToString()),
+      ", accumulation ", plan.accumulation_steps, ", ",
+      absl::StrJoin(plan.terms.Changed(), " "), ", ", steps, " steps, ",
+      proposals.size(), " proposals, ", stops_requested, " stops, loss ",
+      link.loss, ", duplicates ", link.duplicates, ", delays to ",
+      absl::FormatDuration(link.slowest), ", ", link.reconnects,
+      " reconnects, ", crashes.size(), " crashes, ", regroups.size(),
+      " regroups, ", checkpoints.size(),
       " wishes for a checkpoint, deviation: ", ToString(deviation),
       " of ranks ", absl::StrJoin(deviants, ","), " from round ",
       deviation_round);

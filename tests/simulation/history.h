@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "schedule/plan.h"
 
 namespace coxswain::simulation {
@@ -32,7 +33,13 @@ enum class Deviation {
   // It speaks against the protocol.
   kTwoTickets,
   kFutureRound,
+  // What the plan allows each rank, and no rank that computes the same
+  // micro-batches does: on meshes only.
+  kPipeline,
+  kOtherWeight,
+  kFewerMicroBatches,
 };
+// Those of every job.
 inline constexpr int kDeviations =
     static_cast<int>(Deviation::kFutureRound) + 1;
 const char* ToString(Deviation deviation);
@@ -85,6 +92,7 @@ struct CheckpointRequest {
 struct History {
   uint64_t seed = 0;
   int world_size = 2;
+  Mesh mesh;  // empty: the job has none
   schedule::Plan plan;
   int steps = 10;         // of all ranks, with uneven_data=refuse
   int short_window = 0;   // micro-batches of the last of them; 0: as planned
@@ -103,9 +111,18 @@ struct History {
   double straggle_chance = 0;  // of a step that takes a third of the timeout
 
   Deviation deviation = Deviation::kNone;
-  std::vector<int> deviants;  // ascending; less than half of the ranks
+  // Ascending; less than half of the ranks, and only one in a mesh.
+  std::vector<int> deviants;
   int64_t deviation_round = 0;
 
+  DataPlace DataPlaceOf(int rank) const {
+    return coxswain::DataPlaceOf(mesh, rank, world_size);
+  }
+  // Returns which part of the model a rank has.
+  int PartOf(int rank) const;
+  // Returns how many ranks must announce the same as the deviants do in the
+  // field in which those deviate.
+  int AlikeWithDeviants() const;
   static History Random(uint64_t seed);
   std::string Describe() const;
 };

@@ -119,9 +119,12 @@ TEST(SimulationTest, RandomHistoriesHold) {
 class SabotageTest : public testing::TestWithParam<Sabotage> {};
 
 TEST_P(SabotageTest, IsFound) {
+  const Deviation deviation = GetParam() == Sabotage::kHidesPipelines
+                                  ? Deviation::kPipeline
+                                  : Deviation::kNone;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     const History history = History::Random(seed);
-    if (history.deviation != Deviation::kNone) continue;
+    if (history.deviation != deviation) continue;
     if (!World(history, GetParam()).Run().violation.empty()) return;
   }
   FAIL() << "nothing was found in 3000 histories";
@@ -133,7 +136,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Sabotage::kDelaysPlans, Sabotage::kDecidesAlone,
                     Sabotage::kSwallowsAnswers, Sabotage::kHidesPositions,
                     Sabotage::kForgetsLast, Sabotage::kForgetsPlan,
-                    Sabotage::kHidesCheckpoints));
+                    Sabotage::kHidesCheckpoints, Sabotage::kForgetsMesh,
+                    Sabotage::kHidesPipelines));
 
 }  // namespace
 }  // namespace coxswain::simulation

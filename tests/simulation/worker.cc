@@ -7,6 +7,11 @@
 namespace coxswain::simulation {
 namespace {
 
+int WindowOf(const History& history, const schedule::Plan& plan, int rank) {
+  const DataPlace data = history.DataPlaceOf(rank);
+  return plan.WindowOf(data.index, data.count);
+}
+
 schedule::StepAgent::Options AgentOptions(const History& history) {
   schedule::StepAgent::Options options;
   options.stream = "train";
@@ -35,7 +40,7 @@ Worker::Worker(const History& history, int rank)
       rank(rank),
       agent(AgentOptions(history)),
       plan(history.plan),
-      window(plan.WindowOf(rank, history.world_size)) {
+      window(WindowOf(history, plan, rank)) {
   if (!history.data.empty()) data = history.data[static_cast<size_t>(rank)];
 }
 
@@ -52,14 +57,20 @@ schedule::Ticket Worker::NextTicket() const {
   }
   ticket.end_of_data =
       !plan.terms.sync_each_batch && ticket.micro_batches < window;
-  ticket.weight = ticket.micro_batches;
+  // Ranks with data of their own have weights of their own.
+  ticket.weight = ticket.micro_batches * (1 + history->DataPlaceOf(rank).index);
+  if (!plan.terms.pipeline.empty()) {
+    ticket.pipeline = Mix64(static_cast<uint64_t>(ticket.micro_batches) << 32);
+  }
   ticket.plan_version = plan.version;
   ticket.hook = plan.hook;
-  ticket.layout = 17;
-  ticket.digest = Mix64(static_cast<uint64_t>(agent.round()));
+  // Parts of the model are exchanged apart.
+  const uint64_t part = Mix64(static_cast<uint64_t>(history->PartOf(rank)));
+  ticket.layout = 17 + part;
+  ticket.digest = Mix64(static_cast<uint64_t>(agent.round()) ^ part);
   const int64_t every = plan.terms.checksum_every;
   if (every > 0 && step % every == 0) {
-    ticket.checksum = Mix64(static_cast<uint64_t>(step));
+    ticket.checksum = Mix64(static_cast<uint64_t>(step) ^ part);
   }
   return ticket;
 }
@@ -72,7 +83,7 @@ void Worker::Advance() {
   micro = 0;
   ++step;
   if (!history->data.empty()) data -= std::min(window, data);
-  window = plan.WindowOf(rank, history->world_size);
+  window = WindowOf(*history, plan, rank);
 }
 
 bool Worker::AtEnd() const {

@@ -24,8 +24,8 @@
 
 namespace coxswain::simulation {
 
-// What the wire does to the messages of rank 0, to see that the referee finds
-// the consequences.
+// What the wire does to the messages of rank 0, or the coordinator to its
+// memory, to see that the referee finds the consequences.
 enum class Sabotage {
   kNone,
   kFlipsCommit,       // its decisions are inverted
@@ -37,6 +37,8 @@ enum class Sabotage {
   kForgetsLast,       // a crash loses also what was written
   kForgetsPlan,       // the plan before the one in force is not kept
   kHidesCheckpoints,  // its decisions ask for none
+  kForgetsMesh,       // the coordinator does not know which ranks are alike
+  kHidesPipelines,    // tickets arrive without the schedules of pipelines
 };
 
 // One history: the real StepAgreement and a real StepAgent for each rank, on a

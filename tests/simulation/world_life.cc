@@ -147,6 +147,7 @@ void World::MakeAgreement(bool resumed) {
   options.world_size = history_.world_size;
   options.plan = durable_.plan_before.value_or(durable_.plan);
   options.next_plan = [this](int64_t step) { return NextPlan(step); };
+  if (sabotage_ != Sabotage::kForgetsMesh) options.mesh = history_.mesh;
   options.resumed = resumed;
   if (durable_.plan_before.has_value()) options.undelivered = durable_.plan;
   for (int rank = 0; rank < history_.world_size; ++rank) {

@@ -26,6 +26,7 @@ void World::SendUp(const Worker& worker,
   message.coordinator = worker.coordinator;
   if (std::holds_alternative<schedule::Ticket>(outgoing)) {
     message.ticket = std::get<schedule::Ticket>(outgoing);
+    if (sabotage_ == Sabotage::kHidesPipelines) message.ticket->pipeline = 0;
   } else {
     message.vote = std::get<schedule::Vote>(outgoing);
   }

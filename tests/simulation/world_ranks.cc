@@ -87,7 +87,7 @@ void World::Deviate(Worker* worker, schedule::Ticket* ticket) {
       ticket->hook = "noop";
       break;
     case Deviation::kLayout:
-      ticket->layout = 18;
+      ++ticket->layout;
       break;
     case Deviation::kDigest:
       ++ticket->digest;
@@ -119,9 +119,26 @@ void World::Deviate(Worker* worker, schedule::Ticket* ticket) {
                  absl::ZeroDuration());
       *ticket = honest;
       break;
+    case Deviation::kPipeline:
+      ++ticket->pipeline;
+      break;
+    case Deviation::kOtherWeight:
+      if (honest.micro_batches == 0) return;
+      ++ticket->weight;
+      break;
+    case Deviation::kFewerMicroBatches:
+      if (honest.micro_batches == 0) return;
+      ticket->micro_batches = honest.micro_batches - 1;
+      ticket->weight = ticket->micro_batches;
+      ticket->end_of_data = true;
+      break;
     default:
       return;
   }
+  const bool forged = history_.deviation == Deviation::kTwoTickets ||
+                      history_.deviation == Deviation::kFutureRound;
+  // No rank must announce the same: it is nothing that it should not do.
+  if (!forged && history_.AlikeWithDeviants() == 1) return;
   worker->deviated = true;
   referee_.OnDeviated(worker->rank);
 }
