@@ -25,6 +25,7 @@ GenerationStart StartOf(const JobRecord& job, const RunRecord& run) {
   start.settings = *run.manifest;
   start.terms = run.manifest->terms;
   start.world_size = static_cast<int>(run.members.size());
+  start.mesh = MeshOf(run);
   start.last = TrialOf(job);
   start.follows = job.run.generation != Generation(0);
   PutJob(KeptOf(job, run, true), &start.batch);

@@ -45,8 +45,12 @@ bool IsPlanTable(absl::string_view table) {
   return absl::StartsWith(table, kPlanTables);
 }
 
-int64_t GlobalMicroBatches(int accumulation_steps, int world_size) {
-  return static_cast<int64_t>(accumulation_steps) * world_size;
+int64_t GlobalMicroBatches(int accumulation_steps, int data_ranks) {
+  return static_cast<int64_t>(accumulation_steps) * data_ranks;
+}
+
+PlanRanks RanksOf(const Mesh& mesh, int world_size) {
+  return {DataPlaceOf(mesh, 0, world_size).count, mesh.extent("pp")};
 }
 
 // Returns how many workers a record of kManifestTable was written for; 0: by a
@@ -89,7 +93,7 @@ schedule::Plan PlanStore::SettingsOf(const Record& record) {
   schedule::Plan settings;
   settings.Use(record.settings);
   settings.global_micro_batches = GlobalMicroBatches(
-      settings.accumulation_steps, record.settings.world_size);
+      settings.accumulation_steps, record.settings.data_ranks);
   return settings;
 }
 
@@ -184,7 +188,7 @@ absl::StatusOr<PlanStore::Record> PlanStore::Decode(const StoredPlan& stored) {
                             read(kManifestTable));
   if (own.has_value()) {
     static_cast<schedule::Settings&>(record.settings) = *own;
-    record.settings.world_size = WorldOf(*own);
+    record.settings.data_ranks = WorldOf(*own);
   }
   record.on_trial = stored.count(kTrialTable) > 0;
   return record;
@@ -283,7 +287,8 @@ bool PlanStore::Failed(const Record& record, PlanTrial last) {
 }
 
 PlanStore::Record PlanStore::Next(const GenerationStart& start,
-                                  const Settings& settings, Record record) {
+                                  const Settings& settings,
+                                  const PlanRanks& ranks, Record record) {
   const bool failed = Failed(record, start.last);
   if (failed || start.last != PlanTrial::kUnknown) record.on_trial = false;
   schedule::Plan& current = record.plans.current;
@@ -307,10 +312,11 @@ PlanStore::Record PlanStore::Next(const GenerationStart& start,
   current.at_step = schedule::Plan::kWithNextGeneration;
   if (current.global_micro_batches == 0) {
     current.global_micro_batches =
-        GlobalMicroBatches(current.accumulation_steps, settings.world_size);
+        GlobalMicroBatches(current.accumulation_steps, settings.data_ranks);
   }
   record.settings = settings;
   record.generation = start.generation;
+  record.ranks = ranks;
   record.running = true;
   record.unproved = record.on_trial && CanBeProved(current);
   record.first_decided.reset();
@@ -318,15 +324,15 @@ PlanStore::Record PlanStore::Next(const GenerationStart& start,
 }
 
 absl::Status PlanStore::CheckWindow(const schedule::Plan& plan,
-                                    int world_size) const {
+                                    int data_ranks) const {
   if (plan.terms.on_resize != schedule::OnResize::kKeepGlobalBatch ||
-      world_size < 1) {
+      data_ranks < 1) {
     return absl::OkStatus();
   }
-  const int64_t largest = (plan.global_micro_batches - 1) / world_size + 1;
+  const int64_t largest = (plan.global_micro_batches - 1) / data_ranks + 1;
   if (largest <= options_.max_accumulation_steps) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("on_resize=keep_global_batch gives each of ", world_size,
+      absl::StrCat("on_resize=keep_global_batch gives each of ", data_ranks,
                    " workers ", largest, " of the ", plan.global_micro_batches,
                    " micro-batches of a step; max_accumulation_steps is ",
                    options_.max_accumulation_steps,
@@ -338,7 +344,9 @@ absl::StatusOr<schedule::Plan> PlanStore::BeginGeneration(
   Settings settings;
   static_cast<schedule::StepSettings&>(settings) = start.settings;
   COXSWAIN_ASSIGN_OR_RETURN(settings.terms, schedule::ReadTerms(start.terms));
-  settings.world_size = start.world_size;
+  const PlanRanks ranks = RanksOf(start.mesh, start.world_size);
+  settings.data_ranks = ranks.data;
+  const absl::Status pending = ProvePending(start, settings, ranks);
 
   MutexLock writing(&writing_);
   Record before;
@@ -352,9 +360,19 @@ absl::StatusOr<schedule::Plan> PlanStore::BeginGeneration(
       before.least_version = next_version_;
     }
   }
-  Record record = Next(start, settings, before);
+  if (!pending.ok() && before.plans.next.has_value()) {
+    LogWarning("proposed_plan_dropped",
+               {{"job", start.job},
+                {"version", before.plans.next->version},
+                {"hook", before.plans.next->hook},
+                {"reason", pending.message()}});
+    before.least_version =
+        std::max(before.least_version, before.plans.next->version + 1);
+    before.plans.next.reset();
+  }
+  Record record = Next(start, settings, ranks, before);
   COXSWAIN_RETURN_IF_ERROR(
-      CheckWindow(record.plans.current, settings.world_size));
+      CheckWindow(record.plans.current, settings.data_ranks));
 
   StateBatch& batch = start.batch;
   COXSWAIN_RETURN_IF_ERROR(AddToBatch(start.job, record, &batch));
@@ -437,7 +455,7 @@ schedule::Plan PlanStore::Successor(const Record& record,
       KeepsGlobalBatch(newest, plan)
           ? newest.global_micro_batches
           : GlobalMicroBatches(plan.accumulation_steps,
-                               record.settings.world_size);
+                               record.settings.data_ranks);
   return plan;
 }
 
@@ -470,14 +488,9 @@ absl::Status PlanStore::Store(absl::string_view job, Record record) {
   return NoSuchJob(job);
 }
 
-absl::StatusOr<schedule::Plan> PlanStore::Propose(absl::string_view job,
-                                                  int64_t expected_version,
-                                                  const schedule::Plan& plan) {
-  COXSWAIN_RETURN_IF_ERROR(Validate(plan));
-  MutexLock writing(&writing_);
-  std::optional<Record> found = Find(job);
-  if (!found.has_value()) return NoSuchJob(job);
-  Record& record = *found;
+std::optional<absl::StatusOr<schedule::Plan>> PlanStore::AnswerTo(
+    absl::string_view job, const Record& record, int64_t expected_version,
+    const schedule::Plan& plan) {
   const std::optional<schedule::Plan>& next = record.plans.next;
   const schedule::Plan& current = record.plans.current;
   // A repetition; the first may be in force already.
@@ -490,10 +503,61 @@ absl::StatusOr<schedule::Plan> PlanStore::Propose(absl::string_view job,
     return current;
   }
   const int64_t newest = next.value_or(current).version;
-  if (expected_version != newest) {
+  if (expected_version == newest) return std::nullopt;
+  return absl::FailedPreconditionError(
+      absl::StrCat("the newest plan of job '", job, "' has version ", newest,
+                   ", not ", expected_version, "; read it and propose again"));
+}
+
+absl::Status PlanStore::ProvePipeline(const schedule::Terms& from,
+                                      const schedule::Plan& to,
+                                      const PlanRanks& ranks) {
+  if (!ConcernsPipeline(from, to.terms)) return absl::OkStatus();
+  MutexLock proving(&proving_);
+  return CheckPipelineChange(from, to, ranks);
+}
+
+absl::Status PlanStore::ProvePending(const GenerationStart& start,
+                                     const Settings& settings,
+                                     const PlanRanks& ranks) {
+  const std::optional<Record> record = Find(start.job);
+  if (!record.has_value() || !record->plans.next.has_value()) {
+    return absl::OkStatus();
+  }
+  const schedule::Plan& next = *record->plans.next;
+  // What was proved when it was accepted holds for the same mesh.
+  if (record->ranks.pipeline == ranks.pipeline &&
+      record->ranks.data == ranks.data &&
+      record->settings.terms.pipeline == settings.terms.pipeline) {
+    return absl::OkStatus();
+  }
+  return ProvePipeline(settings.terms, next, ranks);
+}
+
+absl::StatusOr<schedule::Plan> PlanStore::Propose(absl::string_view job,
+                                                  int64_t expected_version,
+                                                  const schedule::Plan& plan) {
+  COXSWAIN_RETURN_IF_ERROR(Validate(plan));
+  const std::optional<Record> seen = Find(job);
+  if (!seen.has_value()) return NoSuchJob(job);
+  if (auto answer = AnswerTo(job, *seen, expected_version, plan)) {
+    return *std::move(answer);
+  }
+  COXSWAIN_RETURN_IF_ERROR(ProvePipeline(seen->plans.current.terms,
+                                         Successor(*seen, plan), seen->ranks));
+
+  MutexLock writing(&writing_);
+  std::optional<Record> found = Find(job);
+  if (!found.has_value()) return NoSuchJob(job);
+  Record& record = *found;
+  if (auto answer = AnswerTo(job, record, expected_version, plan)) {
+    return *std::move(answer);
+  }
+  if (record.generation != seen->generation &&
+      ConcernsPipeline(record.plans.current.terms, plan.terms)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "the newest plan of job '", job, "' has version ", newest, ", not ",
-        expected_version, "; read it and propose again"));
+        "another generation of job '", job,
+        "' began while the plan's pipeline was proved; propose again"));
   }
   COXSWAIN_RETURN_IF_ERROR(CheckTiming(job, record, plan));
   const schedule::Plan successor = Successor(record, plan);
@@ -545,7 +609,7 @@ absl::StatusOr<std::optional<schedule::Plan>> PlanStore::TakeEffect(
   current.at_step = step;
   if (current.global_micro_batches == 0) {
     current.global_micro_batches = GlobalMicroBatches(
-        current.accumulation_steps, record.settings.world_size);
+        current.accumulation_steps, record.settings.data_ranks);
   }
   record.on_trial = record.unproved = CanBeProved(current);
   record.first_decided.reset();
@@ -592,6 +656,7 @@ absl::Status PlanStore::OnResume(
     if (found == records_.end()) continue;
     Record& record = found->second;
     record.generation = resumed.begin.generation;
+    record.ranks = RanksOf(resumed.begin.mesh, resumed.begin.world_size);
     record.running = true;
     record.unproved = record.on_trial && CanBeProved(record.plans.current);
   }

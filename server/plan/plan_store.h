@@ -14,11 +14,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "base/mesh.h"
 #include "base/mutex.h"
 #include "schedule/plan.h"
 #include "schedule/terms.h"
 #include "server/generation/fence.h"
 #include "server/options/options.h"
+#include "server/plan/pipeline_change.h"
 #include "server/state/quarantine.h"
 #include "server/state/state_store.h"
 
@@ -39,6 +41,7 @@ struct GenerationStart {
   schedule::StepSettings settings;
   std::map<std::string, std::string> terms;
   int world_size = 0;
+  Mesh mesh;  // without a free axis; empty: the job has none
   PlanTrial last = PlanTrial::kUnknown;
   bool follows = false;  // the job has had a generation before
   StateBatch batch;      // to be committed together with the plan
@@ -62,9 +65,15 @@ struct GenerationStart {
 // workers' settings are restored. Where there were no decisions, as with
 // enforcement=off, a worker must have reported a step.
 //
-// global_micro_batches is accumulation_steps times the number of workers when
-// the plan is made. With on_resize=keep_global_batch it stays: as long as the
-// plan is kept, and in proposals that do not change accumulation_steps.
+// A proposal for a job with a pipeline is proved before it is accepted: its
+// schedules come to their end, and each rank keeps its stages. A proposal that
+// is pending as a generation with another mesh begins is proved again, and
+// dropped if that fails.
+//
+// global_micro_batches is accumulation_steps times the number of workers that
+// have data of their own when the plan is made. With
+// on_resize=keep_global_batch it stays: as long as the plan is kept, and in
+// proposals that do not change accumulation_steps.
 class PlanStore : public GenerationObserver {
  public:
   struct Plans {
@@ -110,7 +119,9 @@ class PlanStore : public GenerationObserver {
   //   FAILED_PRECONDITION  `expected_version` is not the newest version, or no
   //                        generation runs, or one without enforcement, in
   //                        which the plan could change
-  //   INVALID_ARGUMENT     a field is out of range
+  //   INVALID_ARGUMENT     a field is out of range, or the job's pipeline
+  //   cannot
+  //                        follow it
   absl::StatusOr<schedule::Plan> Propose(absl::string_view job,
                                          int64_t expected_version,
                                          const schedule::Plan& plan);
@@ -140,11 +151,12 @@ class PlanStore : public GenerationObserver {
                          const absl::Status& reason) override;
 
  private:
-  // The workers' manifest when `current` was made, and their number.
+  // The workers' manifest when `current` was made, and how many of them had
+  // data of their own.
   struct Settings : schedule::Settings {
     // No program's, until a manifest is known.
     Settings() { accumulation_steps = 0; }
-    int world_size = 0;  // 0: not known
+    int data_ranks = 0;  // 0: not known
   };
   struct Record {
     Plans plans;
@@ -153,6 +165,7 @@ class PlanStore : public GenerationObserver {
     // Not durable.
     int64_t least_version = 1;  // that the next plan may have
     Generation generation;      // the last one that began or was resumed
+    PlanRanks ranks;            // of that one
     bool running = false;
     // `current` came into force with the last generation or in it, its
     // decisions can prove it, and no rank is known to have made a step with it.
@@ -186,7 +199,7 @@ class PlanStore : public GenerationObserver {
 
   // Returns the record of a job once this generation has begun.
   static Record Next(const GenerationStart& start, const Settings& settings,
-                     Record record);
+                     const PlanRanks& ranks, Record record);
   // Returns whether the plan on trial has failed. `last` counts only where
   // there was no decision that could have proved it.
   static bool Failed(const Record& record, PlanTrial last);
@@ -198,7 +211,20 @@ class PlanStore : public GenerationObserver {
   // Checks that a plan can come into force at its step.
   static absl::Status CheckTiming(absl::string_view job, const Record& record,
                                   const schedule::Plan& plan);
-  absl::Status CheckWindow(const schedule::Plan& plan, int world_size) const;
+  absl::Status CheckWindow(const schedule::Plan& plan, int data_ranks) const;
+  // Returns what a proposal is answered with without a look at it: it is
+  // repeated, or of an old version.
+  static std::optional<absl::StatusOr<schedule::Plan>> AnswerTo(
+      absl::string_view job, const Record& record, int64_t expected_version,
+      const schedule::Plan& plan);
+  // Checks what a job's pipeline would become by a plan; OK without one.
+  absl::Status ProvePipeline(const schedule::Terms& from,
+                             const schedule::Plan& to, const PlanRanks& ranks)
+      ABSL_LOCKS_EXCLUDED(proving_, writing_, mutex_);
+  // Returns why a job's pending proposal cannot come with this generation.
+  absl::Status ProvePending(const GenerationStart& start,
+                            const Settings& settings, const PlanRanks& ranks)
+      ABSL_LOCKS_EXCLUDED(proving_, writing_, mutex_);
   std::optional<Record> Find(absl::string_view job) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Commits what a job's record becomes. NOT_FOUND: it was forgotten meanwhile.
@@ -217,6 +243,9 @@ class PlanStore : public GenerationObserver {
 
   const PlanOptions options_;
   StateStore* const store_;
+  // Held while a schedule is made and proved, so that there is one at a time.
+  // No other lock is held or taken meanwhile.
+  Mutex proving_;
   // Held by whatever changes a plan, until that is committed. Taken before
   // `mutex_`, which is never held meanwhile: a job may be forgotten, and its
   // generation may end, during a commit.

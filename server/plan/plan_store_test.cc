@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/mesh.h"
 #include "base/status_matchers.h"
 #include "proto/types.pb.h"
 #include "server/state/cluster_records.h"
@@ -765,6 +766,103 @@ TEST_F(PlanStoreTest, AResumedGenerationGoesOnChangingAndProvingItsPlan) {
   EXPECT_EQ(plans_->Get("job")->before->version, 2);
   // On trial still: the workers' own settings come back.
   EXPECT_EQ(Begin(2, "allreduce", 1).hook, "allreduce");
+}
+
+// Of a job whose ranks are stages of a pipeline.
+class PipelinePlanTest : public PlanStoreTest {
+ protected:
+  absl::StatusOr<schedule::Plan> BeginOn(int generation, const char* mesh_text,
+                                         const char* spec = "1f1b") {
+    const auto mesh = Mesh::Parse(mesh_text);
+    EXPECT_OK(mesh);
+    GenerationStart start =
+        StartOf(generation, 4, mesh->size(), {{"pipeline", spec}});
+    start.mesh = *mesh;
+    return plans_->BeginGeneration(std::move(start));
+  }
+  // Proposes a change of the newest plan.
+  absl::StatusOr<schedule::Plan> Change(
+      const std::function<void(schedule::Plan*)>& edit) {
+    const auto plans = plans_->Get("job");
+    EXPECT_OK(plans);
+    schedule::Plan plan = plans->next.value_or(plans->current);
+    const int64_t version = plan.version;
+    plan.at_step = schedule::Plan::kAtNextStep;
+    edit(&plan);
+    return plans_->Propose("job", version, plan);
+  }
+  absl::StatusOr<schedule::Plan> Accumulate(int steps) {
+    return Change(
+        [steps](schedule::Plan* plan) { plan->accumulation_steps = steps; });
+  }
+  absl::StatusOr<schedule::Plan> Run(const std::string& spec) {
+    return Change(
+        [&spec](schedule::Plan* plan) { plan->terms.pipeline = spec; });
+  }
+};
+
+TEST_F(PipelinePlanTest, AProvedChangeIsAccepted) {
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginOn(1, "pp=2,dp=3"));
+  // Two ranks compute each micro-batch.
+  EXPECT_EQ(plan.global_micro_batches, 12);
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan next, Accumulate(8));
+  EXPECT_EQ(next.global_micro_batches, 24);
+  EXPECT_EQ(Take(1, 5).accumulation_steps, 8);
+  EXPECT_OK(Run("gpipe"));
+}
+
+TEST_F(PipelinePlanTest, WhatCannotRunIsRefusedWithTheReason) {
+  ASSERT_OK(BeginOn(1, "pp=2,dp=3"));
+  EXPECT_THAT(Accumulate(100000),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("cannot run pipeline=1f1b with 100000 "
+                                 "micro-batches")));
+  EXPECT_THAT(Run("interleaved(chunks=2)"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("layers do not move while a job runs")));
+  EXPECT_THAT(Run(""), StatusIs(absl::StatusCode::kInvalidArgument,
+                                HasSubstr("pipeline=none gives a rank 0")));
+  EXPECT_FALSE(plans_->Get("job")->next.has_value());
+}
+
+TEST_F(PipelinePlanTest, ThePlanOfARunningJobIsProvedAfterARestartToo) {
+  ASSERT_OK(BeginOn(1, "pp=128"));
+  Reload();
+  GenerationResumed resumed;
+  resumed.begin.job = "job";
+  resumed.begin.generation = Generation(1);
+  resumed.begin.world_size = 128;
+  ASSERT_OK_AND_ASSIGN(resumed.begin.mesh, Mesh::Parse("pp=128"));
+  ASSERT_OK(plans_->OnResume({resumed}));
+  // Few enough for 2 ranks, but not for 128.
+  EXPECT_THAT(Accumulate(65536), StatusIs(absl::StatusCode::kInvalidArgument,
+                                          HasSubstr("the 128 ranks")));
+  EXPECT_OK(Accumulate(64));
+}
+
+TEST_F(PipelinePlanTest, AProposalThatAnotherMeshCannotRunIsDropped) {
+  ASSERT_OK(BeginOn(1, "pp=2,dp=32"));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan pending, Accumulate(65536));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan, BeginOn(2, "pp=128"));
+  EXPECT_EQ(plan.accumulation_steps, 4);
+  EXPECT_FALSE(plans_->Get("job")->next.has_value());
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan next, Accumulate(8));
+  EXPECT_GT(next.version, pending.version);
+}
+
+TEST_F(PipelinePlanTest, AProposalComesWithAMeshThatCanRunIt) {
+  ASSERT_OK(BeginOn(1, "pp=2,dp=2"));
+  ASSERT_OK(Accumulate(8));
+  EXPECT_EQ(BeginOn(2, "pp=2,dp=3")->accumulation_steps, 8);
+}
+
+TEST_F(PipelinePlanTest, AJobThatWasCutAnewDoesNotGetTheOldStages) {
+  ASSERT_OK(BeginOn(1, "pp=2", "interleaved(chunks=2)"));
+  ASSERT_OK(Accumulate(8));
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan plan,
+                       BeginOn(2, "pp=2", "interleaved(chunks=4)"));
+  EXPECT_EQ(plan.terms.pipeline, "interleaved(chunks=4)");
+  EXPECT_EQ(plan.accumulation_steps, 4);
 }
 
 }  // namespace
