@@ -108,6 +108,47 @@ absl::StatusOr<MicroBatch> Accumulator::BeginMicroBatch(
   return micro;
 }
 
+int Accumulator::micro_batches_due(absl::string_view stream) const {
+  const Stream* const state = Look(stream);
+  if (state == nullptr) return Window();
+  const int due = state->micro == 0 ? Window() : state->window - state->micro;
+  return state->left < 0
+             ? due
+             : static_cast<int>(std::min<int64_t>(due, state->left));
+}
+
+absl::StatusOr<std::vector<MicroBatch>> Accumulator::BeginWindow(
+    absl::string_view stream, absl::Span<const Begin> micro_batches) {
+  if (terms().sync_each_batch) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "stream \"", stream,
+        "\" begins a window as a whole, and the plan exchanges each of its "
+        "micro-batches (sync_each_batch): begin them one by one, or set "
+        "sync_each_batch=false"));
+  }
+  const int due = micro_batches_due(stream);
+  const auto given = static_cast<int64_t>(micro_batches.size());
+  const bool ends = given > 0 && micro_batches.back().end_of_data;
+  // Past the end of the data the first one fails.
+  if (due > 0 && (given > due || given == 0 || (given < due && !ends))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stream \"", stream, "\" begins a window of ", given,
+        " micro-batches, and ", due,
+        " are due: pass as many, or fewer with end_of_data at the last one"));
+  }
+  const Stream before = Find(stream);
+  std::vector<MicroBatch> begun;
+  for (const Begin& begin : micro_batches) {
+    absl::StatusOr<MicroBatch> micro = BeginMicroBatch(stream, begin);
+    if (!micro.ok()) {
+      Find(stream) = before;
+      return micro.status();
+    }
+    begun.push_back(*micro);
+  }
+  return begun;
+}
+
 absl::Status Accumulator::CheckBegin(absl::string_view stream,
                                      const Stream& state,
                                      const Begin& begin) const {

@@ -5,10 +5,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "schedule/plan.h"
 #include "schedule/ticket.h"
 
@@ -128,6 +130,20 @@ class Accumulator {
       absl::string_view stream = schedule::kTrainStream);
   absl::StatusOr<MicroBatch> BeginMicroBatch(absl::string_view stream,
                                              const Begin& begin);
+
+  // Begins all micro-batches of a window at once, or those that are missing
+  // from one that tail=carry has carried over: as BeginMicroBatch does, one
+  // after the other. They are as many as micro_batches_due, or fewer with
+  // end_of_data at the last one. Fails, and begins none, as BeginMicroBatch
+  // does, with INVALID_ARGUMENT for another number, and with
+  // FAILED_PRECONDITION if each micro-batch is to be exchanged
+  // (sync_each_batch).
+  absl::StatusOr<std::vector<MicroBatch>> BeginWindow(
+      absl::string_view stream, absl::Span<const Begin> micro_batches);
+  // Returns how many micro-batches BeginWindow takes next; 0 at the end of the
+  // data.
+  int micro_batches_due(
+      absl::string_view stream = schedule::kTrainStream) const;
 
   // Returns what the exchange of the last micro-batch carries, whose `exchange`
   // was true.

@@ -40,6 +40,8 @@ struct GradientSlot {
   // bucket. Not null only for hooks with Hook::takes_parts; each rank's own
   // affair.
   void* outside = nullptr;
+  // Whether statistics of averages count it.
+  bool measured = true;
 };
 
 // A run of gradients that is exchanged as one message. All ranks have the same

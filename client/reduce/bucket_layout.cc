@@ -15,7 +15,8 @@
 namespace coxswain {
 namespace {
 
-using Key = std::tuple<DType, Device::Kind, int>;
+// With whether they are late.
+using Key = std::tuple<bool, DType, Device::Kind, int>;
 
 // A bucket that takes gradients, with the place in the order of its last one.
 struct Draft {
@@ -82,21 +83,31 @@ absl::StatusOr<std::vector<Bucket>> PlanBuckets(
     absl::Span<const int> ready_order) {
   COXSWAIN_RETURN_IF_ERROR(CheckArguments(options, parameters));
   COXSWAIN_ASSIGN_OR_RETURN(
-      const std::vector<int> order,
+      std::vector<int> order,
       Order(static_cast<int>(parameters.size()), ready_order));
+
+  const auto is_late = [&](int parameter) {
+    return options.late_parameters.count(parameters[parameter].name) > 0;
+  };
+  std::stable_partition(order.begin(), order.end(),
+                        [&](int parameter) { return !is_late(parameter); });
 
   std::vector<Draft> closed;
   std::map<Key, Draft> open;
   std::map<Key, int64_t> limits;
   for (int place = 0; place < static_cast<int>(order.size()); ++place) {
     const ParameterSpec& parameter = parameters[order[place]];
-    const Key key(parameter.dtype, parameter.device.kind,
+    const bool late = is_late(order[place]);
+    const Key key(late, parameter.dtype, parameter.device.kind,
                   parameter.device.index);
     Draft& draft = open[key];
     Append(order[place], parameter, &draft.bucket);
+    draft.bucket.gradients.back().measured =
+        options.uncounted_parameters.count(parameter.name) == 0;
     draft.last_place = place;
-    const int64_t limit =
-        limits.emplace(key, options.first_bucket_bytes).first->second;
+    const int64_t first =
+        late ? options.bucket_bytes : options.first_bucket_bytes;
+    const int64_t limit = limits.emplace(key, first).first->second;
     if (draft.bucket.data.bytes() < limit) continue;
     closed.push_back(std::move(draft));
     open.erase(key);

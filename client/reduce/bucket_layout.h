@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +22,13 @@ struct BucketPlanOptions {
   // early.
   int64_t first_bucket_bytes = 1 << 20;
   int64_t bucket_bytes = 25 << 20;
+  // Names of parameters whose gradients come after all others, since they are
+  // first summed up with those of another stage of a pipeline (tied weights):
+  // they have buckets of their own, the last ones, and delay no others.
+  std::set<std::string> late_parameters = {};
+  // Names of those that other ranks count in the norm of all gradients: see
+  // ReducerOptions::counts_in_norm.
+  std::set<std::string> uncounted_parameters = {};
 };
 
 // Divides a model's gradients into buckets of one element type and device
@@ -29,8 +38,9 @@ struct BucketPlanOptions {
 // Gradients are taken in `ready_order`, the order in which a backward pass
 // yields them (a permutation of the registration indices); if it is empty, in
 // reversed registration order, which is the order of a model whose layers were
-// registered in the order of use. Buckets are numbered in the order in which
-// their last gradient comes, so that none waits for a later one.
+// registered in the order of use; late ones in the same order, after all
+// others. Buckets are numbered in the order in which their last gradient comes,
+// so that none waits for a later one.
 //
 // The buckets have no memory yet: `data.data` is null. Fails with
 // INVALID_ARGUMENT for limits below 1, a negative extent, or an order that is

@@ -358,6 +358,7 @@ absl::Status DeviceGradientMemory::AwaitAverages(absl::Duration timeout) {
   for (const Bucket* bucket : measured_) {
     const int64_t first = first_result_[static_cast<size_t>(bucket->index)];
     for (size_t i = 0; i < bucket->gradients.size(); ++i) {
+      if (!bucket->gradients[i].measured) continue;
       const DeviceStatistics& one = results[first + static_cast<int64_t>(i)];
       statistics_.Add({one.sum_of_squares, one.non_finite});
     }

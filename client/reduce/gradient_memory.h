@@ -72,7 +72,7 @@ class GradientMemory {
   // makes them zeros, whatever they are.
   virtual absl::Status Weigh(const Bucket& bucket, double factor) = 0;
   // Takes the averages from the bucket: copies them to `outside`, which has a
-  // place or null for each gradient, and measures them.
+  // place or null for each gradient, and measures those that count.
   virtual absl::Status TakeAverages(const Bucket& bucket,
                                     const std::vector<void*>& outside,
                                     bool measure) = 0;

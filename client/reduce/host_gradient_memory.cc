@@ -72,7 +72,7 @@ class HostGradientMemory : public GradientMemory {
                             bool measure) override {
     for (size_t i = 0; i < bucket.gradients.size(); ++i) {
       const Span average = bucket.Gradient(bucket.gradients[i]);
-      if (measure) {
+      if (measure && bucket.gradients[i].measured) {
         statistics_.Add(outside[i] == nullptr
                             ? Measure(average)
                             : CopyAndMeasure(average, outside[i]));

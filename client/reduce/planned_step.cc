@@ -79,11 +79,24 @@ absl::Status CheckSkips(const schedule::Plan& plan,
   }
   const bool apart =
       Averages(hook, averager) || hook.reach() == GradientReach::kOwn;
+  const bool stages = reducer.counts_in_norm.has_value();
   if (skip_non_finite && apart && !plan.terms.commit_vote) {
     return absl::InvalidArgumentError(absl::StrCat(
         "skip_non_finite with the hook ", hook.spec(),
         " needs the plan's commit_vote, since each rank sees averages of its "
         "own"));
+  }
+  if (skip_non_finite && stages && !plan.terms.commit_vote) {
+    return absl::InvalidArgumentError(
+        "skip_non_finite with stages of a pipeline needs the plan's "
+        "commit_vote, since each stage sees the averages of its own "
+        "parameters");
+  }
+  if (stages && apart && reducer.max_norm > 0) {
+    return NoPair("max_norm over the stages of a pipeline",
+                  absl::StrCat("the hook ", hook.spec()),
+                  "the ranks that have the same stage step by gradients of "
+                  "their own, so that there is no one norm");
   }
   return absl::OkStatus();
 }

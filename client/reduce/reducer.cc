@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +63,28 @@ absl::Status CheckHybrid(const ReducerOptions& options,
       replicas->size(), ",shard=", shard->size(), " are"));
 }
 
+// Whether there are parameters of all names in the options.
+absl::Status CheckNames(const BucketPlanOptions& options,
+                        const std::vector<ParameterSpec>& parameters) {
+  std::set<std::string> names;
+  for (const ParameterSpec& parameter : parameters) {
+    names.insert(parameter.name);
+  }
+  for (const auto& [option, listed] :
+       {std::make_pair("late_parameters", &options.late_parameters),
+        std::make_pair("uncounted_parameters",
+                       &options.uncounted_parameters)}) {
+    for (const std::string& name : *listed) {
+      if (names.count(name) > 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          option, " has \"", name,
+          "\", and no parameter of this rank has that name; list those of its "
+          "own stages, by their names in the module"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckReducerOptions(const ReducerOptions& options) {
@@ -77,6 +101,16 @@ absl::Status CheckReducerOptions(const ReducerOptions& options) {
     return absl::InvalidArgumentError(
         "release_buckets gives a bucket's memory back once its own slice is "
         "averaged, so it needs slices; set them, or leave it out");
+  }
+  const bool votes = options.norm_by_vote && options.gate != nullptr;
+  if (options.counts_in_norm && options.max_norm > 0 && !votes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_norm=", options.max_norm,
+        " over the stages of a pipeline needs the ranks' votes, which bring "
+        "the "
+        "norm of all stages: set commit_vote=true in the plan's terms, with "
+        "enforcement=audit or strict, and follow a session; or leave max_norm "
+        "out"));
   }
   const auto [shard, replicas] = options.hybrid;
   if ((shard == nullptr) != (replicas == nullptr) ||
@@ -116,6 +150,7 @@ absl::StatusOr<std::unique_ptr<Reducer>> Reducer::Create(
   COXSWAIN_RETURN_IF_ERROR(CheckReducerOptions(options));
   if (options.slices) COXSWAIN_RETURN_IF_ERROR(CheckSlicing(*hook));
   COXSWAIN_RETURN_IF_ERROR(CheckHybrid(options, *communicator));
+  COXSWAIN_RETURN_IF_ERROR(CheckNames(options.buckets, parameters));
   std::unique_ptr<Reducer> reducer(new Reducer(options, hook, communicator));
   COXSWAIN_RETURN_IF_ERROR(
       reducer->ApplyLayout(options.buckets, std::move(parameters), {}));
@@ -363,15 +398,33 @@ void Reducer::NoteStatistics(const GradientStatistics& statistics,
 }
 
 bool Reducer::NormByVote() const {
-  return options_.slices && options_.measures() && options_.norm_by_vote &&
-         votes_sum_ && options_.gate != nullptr && !options_.on_average &&
-         !local();
+  const bool parts = options_.slices || options_.counts_in_norm;
+  return parts && options_.measures() && options_.norm_by_vote && votes_sum_ &&
+         options_.gate != nullptr && !options_.on_average && !local();
 }
 
-absl::Status Reducer::ClipSlices(double factor) {
+absl::Status Reducer::Clip(double factor) {
   for (const Bucket& bucket : buckets()) {
-    COXSWAIN_RETURN_IF_ERROR(
-        memory_->Deliver(OwnSlice(bucket), factor, nullptr));
+    if (options_.slices) {
+      COXSWAIN_RETURN_IF_ERROR(
+          memory_->Deliver(OwnSlice(bucket), factor, nullptr));
+      continue;
+    }
+    for (const GradientSlot& slot : bucket.gradients) {
+      if (unused_everywhere(slot.parameter)) continue;
+      COXSWAIN_RETURN_IF_ERROR(
+          memory_->Deliver(bucket.Gradient(slot), factor, nullptr));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reducer::DeliverWholes(double factor) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const int parameter = static_cast<int>(i);
+    if (unused_everywhere(parameter)) continue;
+    COXSWAIN_RETURN_IF_ERROR(memory_->Deliver(GradientView(parameter), factor,
+                                              marks_.TakeOutside(parameter)));
   }
   return absl::OkStatus();
 }
@@ -380,21 +433,14 @@ absl::Status Reducer::Deliver(StepReport& report) {
   if (NormByVote()) {
     norm_due_ = true;
     report.non_finite = memory_->statistics().non_finite;
+    if (!options_.slices) COXSWAIN_RETURN_IF_ERROR(DeliverWholes(1));
     return memory_->NoteDelivered();
   }
   NoteStatistics(
       options_.slices ? exchange_->statistics() : memory_->statistics(),
       &report);
-  if (options_.slices) {
-    COXSWAIN_RETURN_IF_ERROR(ClipSlices(report.clip_scale));
-  }
-  for (size_t i = 0; i < parameters_.size() && !options_.slices; ++i) {
-    const int parameter = static_cast<int>(i);
-    if (unused_everywhere(parameter)) continue;
-    COXSWAIN_RETURN_IF_ERROR(memory_->Deliver(GradientView(parameter),
-                                              report.clip_scale,
-                                              marks_.TakeOutside(parameter)));
-  }
+  COXSWAIN_RETURN_IF_ERROR(options_.slices ? Clip(report.clip_scale)
+                                           : DeliverWholes(report.clip_scale));
   return memory_->NoteDelivered();
 }
 

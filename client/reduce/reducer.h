@@ -183,6 +183,11 @@ class Reducer {
   // With ReducerOptions::norm_by_vote the vote carries what this rank's slices
   // add to the norm, and this call clips them: until then they are as the hook
   // left them, and the report has no norm, and of non_finite this rank's alone.
+  // The same holds for whole averages with ReducerOptions::counts_in_norm: they
+  // are clipped in the views; to where MarkOptions::copy_back has them copied,
+  // they come before, as the hook left them. Where a coordinator of a version
+  // that does not sum up answers, the norm of several stages is not known:
+  // FAILED_PRECONDITION with max_norm.
   absl::StatusOr<schedule::Decision> Decide(const schedule::Vote& vote = {},
                                             bool unanimous = false);
 
@@ -198,7 +203,7 @@ class Reducer {
 
   // The following are called between steps, on all ranks alike.
 
-  // Changes the bucket sizes.
+  // Changes the bucket sizes; which parameters are late or not counted stays.
   absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
   // Changes the parameters: groups added or frozen later. The hook keeps its
   // state for those that stay, by name and shape. `settings`, if given, replace
@@ -320,11 +325,15 @@ class Reducer {
   absl::Status Deliver(StepReport& report);
   void NoteStatistics(const GradientStatistics& statistics,
                       StepReport* report) const;
-  absl::Status ClipSlices(double factor);
+  // Copies the averages to where they are to be, unless that has been done.
+  absl::Status DeliverWholes(double factor);
+  // Clips the own slices, or all averages, where they are.
+  absl::Status Clip(double factor);
   // Whether the norm of the step that was finished comes with its decision.
   bool NormByVote() const;
-  // Adds to a vote what this rank's slices have.
+  // Adds to a vote what this rank counts.
   schedule::Vote WithSums(const schedule::Vote& vote) const;
+  bool Counts() const;
   // Clips by the sums in the decision, or else by one collective.
   absl::Status TakeNorm(const schedule::Decision& decision);
   void Publish(const StepReport& report);

@@ -166,8 +166,11 @@ absl::Status Reducer::Rebuild() {
 
 absl::Status Reducer::ChangeBuckets(const BucketPlanOptions& buckets) {
   COXSWAIN_RETURN_IF_ERROR(CheckIdle("to change its buckets"));
-  COXSWAIN_RETURN_IF_ERROR(ApplyLayout(buckets, parameters_, order_));
-  options_.buckets = buckets;
+  BucketPlanOptions changed = options_.buckets;
+  changed.first_bucket_bytes = buckets.first_bucket_bytes;
+  changed.bucket_bytes = buckets.bucket_bytes;
+  COXSWAIN_RETURN_IF_ERROR(ApplyLayout(changed, parameters_, order_));
+  options_.buckets = changed;
   agreed_ = false;
   return absl::OkStatus();
 }
@@ -216,7 +219,8 @@ absl::Status Reducer::ChangePlan(const schedule::Plan& plan) {
   // The header comes and goes with all ranks, or none of them gets further.
   if (options.uneven_inputs != options_.uneven_inputs ||
       options.end_at_first != options_.end_at_first ||
-      (options_.slices && options.norm_by_vote != options_.norm_by_vote)) {
+      ((options_.slices || options_.counts_in_norm) &&
+       options.norm_by_vote != options_.norm_by_vote)) {
     agreed_ = false;
   }
   // Not as a whole: other threads may read what stays, to abort.
@@ -327,7 +331,16 @@ std::vector<std::string> Reducer::Description() const {
   if (options_.slices) {
     lines.push_back("slices 1");
     lines.push_back(absl::StrCat("ranks with slices ", slicing().size()));
+  }
+  if (options_.slices || options_.counts_in_norm) {
     lines.push_back(absl::StrCat("norm by vote ", options_.norm_by_vote));
+  }
+  if (options_.counts_in_norm) lines.push_back("norm over stages 1");
+  for (const std::string& name : buckets.late_parameters) {
+    lines.push_back(absl::StrCat("late parameter ", name));
+  }
+  for (const std::string& name : buckets.uncounted_parameters) {
+    lines.push_back(absl::StrCat("uncounted parameter ", name));
   }
   for (const auto& [name, value] : options_.settings) {
     lines.push_back(absl::StrCat(name, " ", value));

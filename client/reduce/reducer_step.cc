@@ -204,13 +204,18 @@ schedule::Vote Reducer::WithSums(const schedule::Vote& vote) const {
   schedule::Vote complete = vote;
   if (!norm_due_) return complete;
   complete.sums.emplace();
-  // Of what several replicas have, the first one says it.
-  Communicator* const replicas = options_.hybrid.replicas;
-  if (replicas != nullptr && replicas->rank() > 0) return complete;
+  if (!Counts()) return complete;
   const GradientStatistics own = memory_->statistics();
   complete.sums->sum_of_squares = own.sum_of_squares;
   complete.sums->non_finite = own.non_finite;
   return complete;
+}
+
+bool Reducer::Counts() const {
+  if (!options_.slices) return *options_.counts_in_norm;
+  // Of what several replicas have, the first one's count.
+  Communicator* const replicas = options_.hybrid.replicas;
+  return replicas == nullptr || replicas->rank() == 0;
 }
 
 absl::Status Reducer::TakeNorm(const schedule::Decision& decision) {
@@ -222,9 +227,15 @@ absl::Status Reducer::TakeNorm(const schedule::Decision& decision) {
   } else if (decision.commit) {
     // The decision is the same on all ranks, and so is this.
     votes_sum_ = false;
+    if (options_.counts_in_norm && options_.max_norm > 0) {
+      return absl::FailedPreconditionError(
+          "the coordinator is of a version that does not add up what votes "
+          "have of the norm, so that of all stages, for max_norm, is not "
+          "known: start a newer coordinator, or leave max_norm out");
+    }
     COXSWAIN_RETURN_IF_ERROR(
         WithPrefix("norm: ", exchange_->ExchangeStatistics()));
-    all = exchange_->statistics();
+    all = options_.slices ? exchange_->statistics() : memory_->statistics();
   } else {
     return absl::OkStatus();
   }
@@ -234,7 +245,9 @@ absl::Status Reducer::TakeNorm(const schedule::Decision& decision) {
     MutexLock lock(&mutex_);
     report_ = report;
   }
-  return decision.commit ? ClipSlices(report.clip_scale) : absl::OkStatus();
+  if (!decision.commit || report.clip_scale == 1) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(Clip(report.clip_scale));
+  return memory_->NoteDelivered();
 }
 
 absl::StatusOr<schedule::Decision> Reducer::AskGate(const schedule::Vote& vote,

@@ -1,11 +1,14 @@
 #include "client/reduce/step_exchange.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -36,6 +39,24 @@ Span SpanOf(std::vector<T>& values, DType dtype) {
   span.count = static_cast<int64_t>(values.size());
   span.dtype = dtype;
   return span;
+}
+
+// Returns the elements of a bucket from `begin` on that statistics count, as
+// runs within them, as long as can be.
+std::vector<GradientSlot> MeasuredRuns(const Bucket& bucket, int64_t begin,
+                                       int64_t count) {
+  std::vector<GradientSlot> runs;
+  for (const GradientSlot& slot : bucket.gradients) {
+    const int64_t first = std::max(slot.offset - begin, int64_t{0});
+    const int64_t last = std::min(slot.offset + slot.count - begin, count);
+    if (!slot.measured || first >= last) continue;
+    if (!runs.empty() && runs.back().offset + runs.back().count == first) {
+      runs.back().count = last - runs.back().offset;
+    } else {
+      runs.push_back({0, first, last - first});
+    }
+  }
+  return runs;
 }
 
 }  // namespace
@@ -229,10 +250,13 @@ absl::Status StepExchange::TakeSlice(const Bucket& bucket) {
   Bucket own = bucket;
   own.data = BucketSlices::Of(bucket.data, slicing_.size())
                  .Slice(bucket.data, slicing_.rank());
-  own.gradients = {{0, 0, own.data.count}};
   if (options.measures()) {
-    COXSWAIN_RETURN_IF_ERROR(
-        context_.memory->TakeAverages(own, {nullptr}, true));
+    own.gradients = MeasuredRuns(bucket,
+                                 BucketSlices::Of(bucket.data, slicing_.size())
+                                     .begin(bucket.data.count, slicing_.rank()),
+                                 own.data.count);
+    const std::vector<void*> nowhere(own.gradients.size());
+    COXSWAIN_RETURN_IF_ERROR(context_.memory->TakeAverages(own, nowhere, true));
   }
   if (context_.own != nullptr) KeepSlice(bucket, own.data);
   if (!options.on_average) return absl::OkStatus();
@@ -285,7 +309,7 @@ absl::Status StepExchange::HandOver(const Bucket& bucket) {
 // known, or whether any rank used what this one did not.
 void* StepExchange::TakeOutside(int parameter) {
   const ReducerOptions& options = *context_.options;
-  if (options.max_norm > 0) return nullptr;
+  if (options.max_norm > 0 && !context_.norm_by_vote) return nullptr;
   if (options.find_unused_parameters && !context_.marks->used(parameter)) {
     return nullptr;
   }

@@ -87,10 +87,12 @@ absl::StatusOr<bool> DistributedDataParallel::UniteParameters() {
 absl::Status DistributedDataParallel::CheckBetweenSteps(
     absl::string_view what) const {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (phase_ == Phase::kNone && !passes_.exchange_due())
+  if (phase_ == Phase::kNone && !passes_.exchange_due() && !window_.open()) {
     return absl::OkStatus();
+  }
   return absl::FailedPreconditionError(absl::StrCat(
-      what, " is for between steps, but one has begun to exchange gradients: ",
+      what, " is for between steps, but one has begun to exchange gradients, ",
+      "or a window is declared: ",
       "end it with Backward, or with Synchronize and FinishStep"));
 }
 

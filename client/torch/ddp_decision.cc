@@ -75,16 +75,25 @@ absl::Status DistributedDataParallel::FinishStep(bool apply,
         "there is no exchanged step to finish; call Synchronize first");
   }
   if (!local_) COXSWAIN_RETURN_IF_ERROR(CheckVote(apply));
-  const bool failed = local_ && !passes_.failure().empty();
+  const bool failed =
+      (local_ && !passes_.failure().empty()) || window_.failed();
   const schedule::Vote vote =
       failed ? VoteOf(/*apply=*/false, passes_.failure()) : VoteOf(apply, why);
+  const double clip_scale = reducer_->report().clip_scale;
   absl::StatusOr<schedule::Decision> decision =
       reducer_->Decide(local_ ? schedule::Vote() : vote,
                        /*unanimous=*/!plan().terms.commit_vote);
   Keep(decision.status());
   phase_ = Phase::kNone;
+  window_.End();
   COXSWAIN_RETURN_IF_ERROR(status_);
   ++decided_;
+  // By the norm that came with it.
+  const bool clipped =
+      zero() == 0 && reducer_->report().clip_scale != clip_scale;
+  if (decision->commit && clipped) {
+    Keep(Guarded("clipping", [this] { TakeClipped(); }));
+  }
   Keep(EndExchange(*decision));
   if (local_ && !vote.commit && status_.ok()) {
     Keep(SkipLocal(vote.reason, &*decision));

@@ -176,6 +176,13 @@ void ParameterGradient::TakeAverage() {
   }
 }
 
+void ParameterGradient::TakeClipped() {
+  const ::torch::NoGradGuard no_grad;
+  if (as_view_ || !defined()) return;
+  Tensor gradient = parameter_.grad();
+  gradient.copy_(view_);
+}
+
 void ParameterGradient::LeaveAsItWas() {
   const ::torch::NoGradGuard no_grad;
   outside_ = Tensor();
@@ -226,6 +233,10 @@ void DistributedDataParallel::OnGradient(Parameter& parameter,
   parameter.gradient.NoteHook(&incoming);
   parameter.used = parameter.used || parameter.gradient.defined();
   Keep(Guarded("separating gradients", [&] { parameter.gradient.Separate(); }));
+  if (status_.ok() && window_.open()) {
+    Keep(OnWindowGradient(parameter));
+    return;
+  }
   if (status_.ok() && !passes_.in_pass()) Keep(NoticePass());
   if (!status_.ok()) return;
   if (exchanges()) {
@@ -329,6 +340,13 @@ void DistributedDataParallel::TakeAverages() {
     } else if (parameter->optimizer == nullptr) {
       parameter->gradient.TakeAverage();
     }
+  }
+}
+
+void DistributedDataParallel::TakeClipped() {
+  for (const auto& parameter : parameters_) {
+    if (reducer_->unused_everywhere(parameter->index)) continue;
+    parameter->gradient.TakeClipped();
   }
 }
 

@@ -99,6 +99,8 @@ class ParameterGradient {
   // After the exchange, one of them is called: .grad is the average, is as it
   // was, or, if sharded, is undefined.
   void TakeAverage();
+  // After TakeAverage, once the average has been clipped in its place.
+  void TakeClipped();
   void LeaveAsItWas();
   void Drop();
 

@@ -34,6 +34,13 @@ MicroBatch DistributedDataParallel::Accumulate(
         "a micro-batch begins, but the one before it, which exchanged "
         "gradients, was not finished: call FinishStep"));
   }
+  if (window_.open()) {
+    Keep(absl::FailedPreconditionError(
+        "Accumulate inside a window that DeclareWindow has declared as a "
+        "whole: "
+        "all its micro-batches are declared; end it by Synchronize, and "
+        "FinishStep where it has sync"));
+  }
   Keep(passes_.CheckDeclare());
   if (status_.ok()) Keep(FollowNextPlan());
   MicroBatch micro;
@@ -79,6 +86,13 @@ absl::Status DistributedDataParallel::CheckForward(const Tensor& loss) const {
 
 absl::Status DistributedDataParallel::Backward(const Tensor& loss) {
   COXSWAIN_RETURN_IF_ERROR(status_);
+  if (window_.open()) {
+    Keep(absl::FailedPreconditionError(
+        "Backward inside a window that DeclareWindow has declared as a whole: "
+        "run loss.backward(), between BeginLastPass and EndLastPass if it is "
+        "the last one of its parameters"));
+    return status_;
+  }
   const bool exchanges = this->exchanges();
   if (exchanges) Keep(CheckExchange());
   if (!passes_.empty()) Keep(CheckForward(loss));
@@ -107,6 +121,7 @@ absl::Status DistributedDataParallel::Backward(const Tensor& loss,
 
 absl::Status DistributedDataParallel::Synchronize() {
   COXSWAIN_RETURN_IF_ERROR(status_);
+  if (window_.open()) return SynchronizeWindow();
   // A pass may have reached no parameter, and so not have been noticed.
   if (passes_.pass_due()) passes_.BeginPass();
   passes_.EndPass();
@@ -142,10 +157,13 @@ absl::Status DistributedDataParallel::RunWithoutPass() {
 
 absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (phase_ != Phase::kNone || why.ok()) {
+  const bool early =
+      window_.open() ? phase_ != Phase::kAveraged : phase_ == Phase::kNone;
+  if (!early || why.ok()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "FailMicroBatch is for a micro-batch whose gradients are not being "
-        "exchanged yet, and needs an error; got ",
+        "exchanged yet, or a declared window before Synchronize, and needs an "
+        "error; got ",
         why.ToString()));
   }
   if (!can_skip()) {
@@ -156,6 +174,7 @@ absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
                                    why.message())));
     return status_;
   }
+  if (window_.open()) return FailWindow(why);
   if (exchanges()) COXSWAIN_RETURN_IF_ERROR(CheckExchange());
   COXSWAIN_RETURN_IF_ERROR(FollowNextPlan());
   passes_.Fail(why);
@@ -164,10 +183,11 @@ absl::Status DistributedDataParallel::FailMicroBatch(const absl::Status& why) {
 
 absl::StatusOr<bool> DistributedDataParallel::Flush() {
   COXSWAIN_RETURN_IF_ERROR(status_);
-  if (passes_.pass_due() || passes_.exchange_due()) {
+  if (passes_.pass_due() || passes_.exchange_due() || window_.open()) {
     return absl::FailedPreconditionError(
         "the data ends after a micro-batch was declared, and before its "
-        "backward: run it, or give the window up by DropWindow");
+        "backward, or the Synchronize of a declared window: run it, or give "
+        "the window up by DropWindow");
   }
   const schedule::Terms& terms = plan().terms;
   if (terms.sync_each_batch && terms.tail == schedule::TailPolicy::kFlush &&
@@ -202,6 +222,7 @@ absl::Status DistributedDataParallel::DropWindow() {
   }
   accumulator_.DropWindow();
   passes_.DropWindow();
+  window_.End();
   step_due_ = false;
   Keep(Guarded("clearing the gradients", [this] { ClearGradients(); }));
   return status_;
@@ -284,6 +305,7 @@ absl::StatusOr<schedule::Ticket> DistributedDataParallel::TicketOf(
     const WindowSum& sum) const {
   schedule::Ticket ticket = coxswain::TicketOf(sum);
   ticket.skip = passes_.failure();
+  if (window_.open()) ticket.pipeline = pipeline_hash_;
   const int64_t every = plan().terms.checksum_every;
   const bool apart = averager_ != nullptr && averager_->diverged();
   if (options_.reducer.gate != nullptr && every > 0 && sum.step % every == 0 &&

@@ -91,6 +91,11 @@ void DeclaredPasses::Declare(const MicroBatch& micro) {
   in_pass_ = false;
 }
 
+void DeclaredPasses::DeclareWindow(const MicroBatch& last) {
+  Declare(last);
+  pass_due_ = false;
+}
+
 void DeclaredPasses::DeclareTail() {
   micro_.sync = micro_.exchange = true;
   exchange_due_ = true;

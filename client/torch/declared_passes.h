@@ -50,6 +50,9 @@ class DeclaredPasses {
   // backward, or has not exchanged.
   absl::Status CheckDeclare() const;
   void Declare(const MicroBatch& micro);
+  // Declares a whole window, whose passes count for nothing by themselves, by
+  // its last micro-batch.
+  void DeclareWindow(const MicroBatch& last);
   // Declares that the end of the data ends the window: its sum is to be
   // exchanged.
   void DeclareTail();

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/accumulate/accumulator.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/averager.h"
@@ -25,6 +26,7 @@
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
 #include "client/torch/declared_passes.h"
+#include "client/torch/declared_window.h"
 #include "client/torch/distributed_data_parallel_options.h"
 #include "schedule/plan.h"
 #include "schedule/step_gate.h"
@@ -93,6 +95,9 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // declaration counts 1 in averages, and its exchange one step; a plan with
 // weights, or with sync_each_batch and windows, needs declarations.
 //
+// A program that runs a window's passes in an order of its own, as a pipeline
+// does, declares the whole window at once: DeclareWindow.
+//
 // Unused parameters contribute zeros (or what stood in .grad) and get the
 // average; one that no rank used has zeros, not an undefined .grad. With
 // find_unused_parameters its .grad stays as it is; Backward then looks for them
@@ -146,11 +151,62 @@ class DistributedDataParallel {
   // max_steps.
   MicroBatch Accumulate(const Accumulator::Begin& begin = {});
 
+  // Declares all micro-batches of the next window at once, in place of
+  // Accumulate for each, and announces its exchange at once. They are as many
+  // as accumulator().micro_batches_due(), or fewer with end_of_data at the last
+  // one. Returns what Accumulate would, for each. The caller runs the forwards
+  // and backward passes itself (loss.backward(), torch::autograd::backward), in
+  // any order and of any parts of the model; they add up locally, and for each
+  // parameter the last one is named, so that its gradient leaves right after
+  // it:
+  //
+  //   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MicroBatch> micro,
+  //                             ddp->DeclareWindow(begins));
+  //   ...                                      // all passes but the last ones
+  //   COXSWAIN_RETURN_IF_ERROR(ddp->BeginLastPass(of_this_stage));
+  //   (loss * micro[i].loss_scale).backward();
+  //   COXSWAIN_RETURN_IF_ERROR(ddp->EndLastPass());
+  //   ...                                      // of other stages
+  //   COXSWAIN_RETURN_IF_ERROR(ddp->Synchronize());
+  //   if (micro.back().sync) {
+  //     COXSWAIN_RETURN_IF_ERROR(ddp->FinishStep());
+  //     COXSWAIN_RETURN_IF_ERROR(ddp->StepOptimizer(optimizer).status());
+  //   }
+  //
+  // Where the window does not end (tail=carry, or drop, at the end of the data)
+  // nothing is announced, and Synchronize only ends the declaration. With
+  // find_unused_parameters a parameter counts as used if any pass of the window
+  // reached it. A misuse is an error that is kept: another declaration, or
+  // Backward, before the window's end; another number of micro-batches; one
+  // after the end of the data or max_steps; and what does not go with it:
+  // sync_each_batch, static_graph, overlapped_optimizer and zero=2.
+  absl::StatusOr<std::vector<MicroBatch>> DeclareWindow(
+      absl::Span<const Accumulator::Begin> micro_batches);
+
+  // In a declared window: the backward passes until EndLastPass are the last
+  // ones of these parameters, by their numbers in parameters(), and one of them
+  // at most reaches each: the gradient is ready as soon as that has added to
+  // it. Others still add up. Parameters whose gradients the caller completes
+  // without autograd, as those of tied weights, have a last pass of their own
+  // that runs nothing. Errors are kept: no declared window, a last pass within
+  // another, a parameter that does not exist, or named twice in one window.
+  absl::Status BeginLastPass(const std::vector<int>& parameters);
+  // Marks those of the last pass ready that it did not reach. Parameters that
+  // were in none are ready in Synchronize.
+  absl::Status EndLastPass();
+
+  // Sets the hash of the pipeline schedule that the next declared windows run,
+  // which their tickets have, for comparison; 0: none.
+  void SetPipelineHash(uint64_t hash) { pipeline_hash_ = hash; }
+
   // Called in place of Backward, if this rank's loss cannot be computed: the
   // rank still takes part in the window's exchange, and all ranks skip its
-  // step; a local step is skipped by this rank alone. Returns OK, as for a step
-  // that was skipped; or `why` itself, as an error that ends the job, if other
-  // ranks cannot learn of it: without a gate, or with enforcement=off.
+  // step; a local step is skipped by this rank alone. In a declared window it
+  // is called in place of the passes that are left, and of Synchronize and
+  // FinishStep. Returns OK, as for a step that was skipped; or `why` itself, as
+  // an error that ends the job, if other ranks cannot learn of it: without a
+  // gate, or with enforcement=off, and in a declared window, which has been
+  // announced by then, without commit_vote.
   absl::Status FailMicroBatch(const absl::Status& why);
 
   // Runs loss.backward(), unless the micro-batch is empty. If this pass
@@ -170,10 +226,12 @@ class DistributedDataParallel {
   absl::Status Synchronize();
 
   // Ends a synchronised step as all ranks decide: Commit of the hook, or
-  // Rollback; see skipped(). apply=false asks for the latter, a vote that needs
-  // the plan's commit_vote; without a gate the caller ensures that all ranks
-  // ask for the same. In a local step the decision is this rank's alone, and
-  // the step counts for hook and averager all the same.
+  // Rollback; see skipped(). Where the norm for max_norm comes with the
+  // decision (ReducerOptions::counts_in_norm) gradients are clipped here.
+  // apply=false asks for the latter, a vote that needs the plan's commit_vote;
+  // without a gate the caller ensures that all ranks ask for the same. In a
+  // local step the decision is this rank's alone, and the step counts for hook
+  // and averager all the same.
   absl::Status FinishStep(bool apply = true, absl::string_view why = "");
 
   // Returns whether the optimizer step of the current window, or of the one
@@ -337,6 +395,13 @@ class DistributedDataParallel {
   // Points the gradients to the reducer's layout.
   void PointGradients();
 
+  // A declared window: see ddp_window.cc.
+  absl::Status CheckWindowOptions() const;
+  absl::Status CheckDeclareWindow() const;
+  absl::Status OnWindowGradient(Parameter& parameter);
+  absl::Status SynchronizeWindow();
+  absl::Status FailWindow(const absl::Status& why);
+
   bool exchanges() const { return no_sync_depth_ == 0 && passes_.exchanges(); }
   // Returns whether a rank can ask the others to skip a step.
   bool can_skip() const;
@@ -373,6 +438,8 @@ class DistributedDataParallel {
   void FinishExchange(bool of_pass);
   absl::Status MarkRest(bool of_pass);
   void TakeAverages();
+  // After averages have been clipped where the reducer has them.
+  void TakeClipped();
   // In the exchange thread.
   absl::Status StepOptimizers(const Bucket& bucket);
   // Fails with FAILED_PRECONDITION if the hook and the averager that it needs
@@ -447,6 +514,8 @@ class DistributedDataParallel {
   absl::Status status_;          // the first error
   Phase phase_ = Phase::kNone;
   DeclaredPasses passes_;
+  DeclaredWindow window_;
+  uint64_t pipeline_hash_ = 0;
   int no_sync_depth_ = 0;
   GraphMark scope_mark_;  // when the outermost NoSync scope was opened
   WindowSum sum_;         // of the exchange begun last

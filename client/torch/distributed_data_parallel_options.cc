@@ -116,6 +116,12 @@ absl::Status FollowMesh(Session& session,
                         DistributedDataParallelOptions* options) {
   const Mesh& mesh = session.mesh();
   const int shards = mesh.extent("shard");
+  if (mesh.extent("pp") > 1 && !options->reducer.counts_in_norm) {
+    // Of those with the same stages the first one counts.
+    const MeshAxes data = mesh.AxesOf({"dp", "shard"});
+    options->reducer.counts_in_norm =
+        mesh.GroupOf(session.rank(), data)[0] == session.rank();
+  }
   HybridGroups& hybrid = options->reducer.hybrid;
   if (options->zero == 0) {
     if (shards > 1 && session.rank() == 0) {

@@ -32,8 +32,8 @@ struct DistributedDataParallelOptions {
   // Includes find_unused_parameters, statistics, max_norm, caller_stream (on a
   // GPU; by default the current one: see CurrentStream), and the gate, where
   // steps are announced and decided. on_average and settings are set by this
-  // class; what a plan decides is taken from it. `hybrid`, with zero only, is
-  // set by FollowSession where the job has a mesh.
+  // class; what a plan decides is taken from it. `hybrid`, with zero only, and
+  // counts_in_norm are set by FollowSession where the job has a mesh.
   ReducerOptions reducer;
 
   // The schedule that the program asks for. DescribeJob puts it into the
@@ -127,12 +127,14 @@ absl::StatusOr<JobManifest> DescribeJob(
 // its steps decided by the coordinator, and report its progress there; and,
 // with options->zero, share its state as the job's mesh has it: where dp and
 // shard are above 1, within groups along `shard` (reducer.hybrid), which this
-// call connects on all ranks. The wrapper's communicator is that of all ranks.
-// The session outlives it. One wrapper at a time for each session: a second one
-// on the same stream would mix its rounds with the first's. Set make_hook as
-// well for plans that change the hook, and trace_file from SessionOptions.
-// Fails as ScheduleClient::Gate and Session::GroupsOf, and with
-// INVALID_ARGUMENT if reducer.hybrid is set and contradicts the mesh.
+// call connects on all ranks. The wrapper's communicator is that of all ranks;
+// where the mesh has stages (pp), MeshGroups::data, of those with the same
+// ones: max_norm is then by the votes of all. The session outlives it. One
+// wrapper at a time for each session: a second one on the same stream would mix
+// its rounds with the first's. Set make_hook as well for plans that change the
+// hook, and trace_file from SessionOptions. Fails as ScheduleClient::Gate and
+// Session::GroupsOf, and with INVALID_ARGUMENT if reducer.hybrid is set and
+// contradicts the mesh.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);
 
