@@ -75,6 +75,32 @@ TEST(BucketPlanTest, FollowsAGivenReadyOrder) {
   EXPECT_THAT(Members(buckets[1]), ElementsAre(2, 0));
 }
 
+TEST(BucketPlanTest, LateOnesHaveTheLastBucketsToThemselves) {
+  const std::vector<ParameterSpec> parameters = {
+      Parameter("a", 10), Parameter("b", 10), Parameter("c", 10),
+      Parameter("d", 10), Parameter("e", 10)};
+  BucketPlanOptions options = {40, 80};
+  options.late_parameters = {"b", "e"};
+  options.uncounted_parameters = {"b"};
+  for (const std::vector<int>& order :
+       {std::vector<int>(), std::vector<int>{4, 3, 2, 1, 0}}) {
+    ASSERT_OK_AND_ASSIGN(const auto buckets,
+                         PlanBuckets(options, parameters, order));
+    ASSERT_EQ(buckets.size(), 3u);
+    EXPECT_THAT(Members(buckets[0]), ElementsAre(3));
+    EXPECT_THAT(Members(buckets[1]), ElementsAre(2, 0));
+    // No small one comes first: there is nothing to begin early with.
+    EXPECT_THAT(Members(buckets[2]), ElementsAre(4, 1));
+    EXPECT_TRUE(buckets[2].last);
+    EXPECT_TRUE(buckets[2].gradients[0].measured);
+    EXPECT_FALSE(buckets[2].gradients[1].measured);
+  }
+  ASSERT_OK_AND_ASSIGN(const auto buckets,
+                       PlanBuckets(options, parameters, {1, 0, 4, 2, 3}));
+  EXPECT_THAT(Members(buckets[0]), ElementsAre(0));
+  EXPECT_THAT(Members(buckets[2]), ElementsAre(1, 4));
+}
+
 TEST(BucketPlanTest, ScalarsAndEmptyTensorsHaveASlot) {
   ParameterSpec scalar = Parameter("scale", 0);
   scalar.shape = {};

@@ -56,7 +56,8 @@ struct HookPlan {
   bool fail_commit = false;
 };
 
-// Averages float32 buckets; phases after the first sum up nothing of interest.
+// Averages float32 and float64 buckets; phases after the first sum up nothing
+// of interest.
 class AverageHook : public Hook {
  public:
   explicit AverageHook(HookPlan plan = {}) : plan_(plan) {}
@@ -108,14 +109,23 @@ class AverageHook : public Hook {
         span.count = 1;
         return communicator_->AllReduce(span);
       }
-      float* data = static_cast<float*>(bucket_.data.data);
-      for (int64_t i = 0; i < bucket_.data.count; ++i) {
-        data[i] /= static_cast<float>(hook_->world_size_);
+      if (bucket_.data.dtype == DType::kFloat64) {
+        Divide<double>();
+      } else {
+        Divide<float>();
       }
       return WorkPtr();
     }
 
    private:
+    template <typename T>
+    void Divide() {
+      T* data = static_cast<T*>(bucket_.data.data);
+      for (int64_t i = 0; i < bucket_.data.count; ++i) {
+        data[i] /= static_cast<T>(hook_->world_size_);
+      }
+    }
+
     AverageHook* const hook_;
     const Bucket bucket_;
     Communicator* const communicator_;
