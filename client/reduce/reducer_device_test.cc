@@ -23,6 +23,7 @@
 #include "client/reduce/device_world_for_test.h"
 #include "client/reduce/reducer.h"
 #include "client/reduce/reducer_test_support.h"
+#include "schedule/fake_step_gate.h"
 
 namespace coxswain {
 namespace {
@@ -180,7 +181,8 @@ absl::Status TakeStep(Reducer& reducer, int rank, int64_t step,
   return reducer.Finish();
 }
 
-std::vector<Seen> RunSteps(Reducer& reducer, int rank, const Memory& memory) {
+std::vector<Seen> RunSteps(Reducer& reducer, int rank, const Memory& memory,
+                           bool decides) {
   std::vector<Seen> seen;
   std::vector<Span> outside;
   for (int p = 0; p < 5; ++p) {
@@ -192,6 +194,10 @@ std::vector<Seen> RunSteps(Reducer& reducer, int rank, const Memory& memory) {
     const absl::Status status = TakeStep(reducer, rank, step, memory, &outside);
     EXPECT_OK(status);
     if (!status.ok()) return seen;
+    if (decides) {
+      EXPECT_EQ(reducer.report().clip_scale, 1);
+      EXPECT_OK(reducer.Decide());
+    }
     Seen now;
     now.norm = reducer.report().gradient_norm;
     now.clip_scale = reducer.report().clip_scale;
@@ -220,7 +226,7 @@ std::vector<Seen> StepsOnCpu(int rank, Communicator* communicator,
   const auto reducer =
       Reducer::Create(options, SomeParameters(), &hook, communicator);
   EXPECT_OK(reducer);
-  return RunSteps(**reducer, rank, OfCpu(&tensors));
+  return RunSteps(**reducer, rank, OfCpu(&tensors), options.gate != nullptr);
 }
 
 std::vector<Seen> StepsOnGpu(int rank, int ranks,
@@ -235,25 +241,42 @@ std::vector<Seen> StepsOnGpu(int rank, int ranks,
                                          OnDevice(SomeParameters(), rank),
                                          &hook, communicator.get());
     EXPECT_OK(reducer);
-    if (reducer.ok()) seen = RunSteps(**reducer, rank, OfGpu(&gpu));
+    if (reducer.ok()) {
+      seen = RunSteps(**reducer, rank, OfGpu(&gpu), options.gate != nullptr);
+    }
   }
   gpu.tensors.clear();
   EXPECT_EQ(gpu.runtime.leaked(), 1) << "but for the framework's stream";
   return seen;
 }
 
+// With norm_by_vote the first rank is the one that counts.
+ReducerOptions OfRank(int rank, schedule::FakeSchedule& schedule,
+                      ReducerOptions options) {
+  if (!options.norm_by_vote) return options;
+  options.gate = schedule.gate(rank);
+  options.counts_in_norm = rank == 0;
+  return options;
+}
+
 void ExpectSameBits(const ReducerOptions& options) {
   constexpr int kRanks = 2;
+  schedule::Plan voting;
+  voting.terms.commit_vote = true;
+  schedule::FakeSchedule of_cpus(kRanks, voting);
+  schedule::FakeSchedule of_gpus(kRanks, voting);
   std::vector<std::vector<Seen>> cpu(kRanks);
   OnRanks(kRanks, [&](int rank, Communicator* communicator) {
-    cpu[static_cast<size_t>(rank)] = StepsOnCpu(rank, communicator, options);
+    cpu[static_cast<size_t>(rank)] =
+        StepsOnCpu(rank, communicator, OfRank(rank, of_cpus, options));
   });
   std::vector<std::vector<Seen>> gpu(kRanks);
   const auto store = std::make_shared<MemoryStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      gpu[static_cast<size_t>(rank)] = StepsOnGpu(rank, kRanks, store, options);
+      gpu[static_cast<size_t>(rank)] =
+          StepsOnGpu(rank, kRanks, store, OfRank(rank, of_gpus, options));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -285,6 +308,15 @@ TEST(ReducerDeviceTest, TheSameNormsAndClippingAsOnTheCpu) {
   options.statistics = true;
   ExpectSameBits(options);
   options.max_norm = 0.5;
+  ExpectSameBits(options);
+}
+
+TEST(ReducerDeviceTest, TheSameNormsByVoteAsOnTheCpu) {
+  ReducerOptions options = SomeBuckets();
+  options.norm_by_vote = true;
+  options.max_norm = 0.5;
+  options.buckets.late_parameters = {"p1", "p3"};
+  options.buckets.uncounted_parameters = {"p1"};
   ExpectSameBits(options);
 }
 
