@@ -1,0 +1,112 @@
+#ifndef COXSWAIN_SCHEDULE_PIPELINE_EXPLAIN_H_
+#define COXSWAIN_SCHEDULE_PIPELINE_EXPLAIN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/mesh.h"
+#include "schedule/pipeline/place.h"
+#include "schedule/pipeline/schedule.h"
+
+namespace coxswain::pipeline {
+
+// The schedules that the ranks of a job run: one spec, with the plan's number
+// of micro-batches, or fewer in a short window. Made when they are asked for;
+// at most kMaxKept of them.
+class SchedulesOfJob {
+ public:
+  static constexpr size_t kMaxKept = 4;
+
+  // `most`: the plan's number of micro-batches.
+  SchedulesOfJob(absl::string_view spec, int ranks, int most)
+      : spec_(spec), ranks_(ranks), most_(most) {}
+
+  // Returns null where there is none of so many micro-batches. Valid until
+  // MakeSpace.
+  const Schedule* Of(int micro_batches);
+  // Drops all where as many are kept as there may be.
+  void MakeSpace();
+  // Micro-batches of a plan that comes into force.
+  void RaiseMost(int most) { most_ = std::max(most_, most); }
+
+  const std::string& spec() const { return spec_; }
+  int ranks() const { return ranks_; }
+  int most() const { return most_; }
+
+ private:
+  std::string spec_;
+  int ranks_;
+  int most_;
+  std::map<int, std::optional<Schedule>> kept_;
+};
+
+// What is known of a rank.
+struct RankPlace {
+  bool live = true;                    // false: it has left
+  std::optional<PipelinePlace> place;  // as it is now; nothing: not reported
+  absl::Duration silence;              // since its last sign of life
+};
+
+struct ExplainInput {
+  // Without a free axis. A rank's coordinate along pp is the number of its
+  // list, and each group along pp has a pipeline of its own.
+  Mesh mesh;
+  std::vector<RankPlace> ranks;
+  // Returns where a rank is, "pp 2, dp 0; host-b/1"; may be null.
+  std::function<std::string(int rank)> place_of;
+  // How many messages of a channel are sent before one is received, at least.
+  int capacity = 1;
+  // Ranks without a sign of life for so long may be stopped.
+  absl::Duration silent_after = absl::Seconds(3);
+};
+
+// A rank that others wait for, and that waits for no rank itself: it computes,
+// hangs, or is stopped.
+struct Holder {
+  int rank = 0;
+  int stage = -1;  // -1: it is between steps
+  int64_t step = 0;
+  std::string action;  // "2F7"; empty: it is between steps, or not known
+  // No longer ago than this it has passed something that others wait for.
+  absl::Duration since;
+  absl::Duration median;  // of passes as this one; 0: not known
+  int directly = 0;       // how many ranks wait for a message, or a part, of it
+  int waiters = 0;        // and in all
+  // "stage 2 (rank 5: pp 2, dp 0; host-b/1) has been in 2F7 for 34s (median
+  // 210ms); 6 ranks wait for it, 1 of them directly".
+  std::string sentence;
+};
+
+struct Explanation {
+  // By rank: those that it waits for, ascending. A receive waits for the rank
+  // of its send, unless that has passed it; a send that is full for its
+  // receiver; a rank at the end of its list for the ranks of its stage in the
+  // other pipelines, with which it exchanges gradients, and when they have
+  // come there too, for those of its own that have not.
+  std::vector<std::vector<int>> waits_for;
+  // By rank: what it is in, "2F7"; "between steps"; empty: not known. Of a rank
+  // that is silent this follows from the messages that others have of it.
+  std::vector<std::string> in;
+  // Those that most ranks wait for first.
+  std::vector<Holder> holders;
+
+  // Returns the entry of a rank; null if it is none.
+  const Holder* HolderOf(int rank) const;
+};
+
+// Explains what the pipelines of a job wait for. A pure function; reads each
+// rank's list once. Places are of different moments, about a second apart: for
+// so long after a change it may find none, or a wait that has ended.
+Explanation ExplainPipeline(const ExplainInput& input,
+                            SchedulesOfJob* schedules);
+
+}  // namespace coxswain::pipeline
+
+#endif  // COXSWAIN_SCHEDULE_PIPELINE_EXPLAIN_H_

@@ -1,0 +1,344 @@
+#include "schedule/pipeline/explain.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "schedule/pipeline/execution.h"
+#include "schedule/pipeline/generate.h"
+#include "schedule/pipeline/proof.h"
+#include "schedule/pipeline/random_lists.h"
+
+namespace coxswain::pipeline {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr absl::Duration kLong = absl::Seconds(34);
+
+// The pipelines of a job, run in any order that the channels allow; at the end
+// of a step each rank waits for those of its stage.
+class Job {
+ public:
+  Job(const std::string& spec, const std::string& mesh, int micro_batches,
+      int capacity)
+      : mesh_(*Mesh::Parse(mesh)),
+        schedules_(spec, mesh_.extent("pp"), micro_batches),
+        schedule_(*schedules_.Of(micro_batches)),
+        capacity_(capacity),
+        ranks_(static_cast<size_t>(mesh_.size())),
+        pipelines_(mesh_.GroupsAlong(mesh_.AxesOf({"pp"}))) {
+    for (const auto& group : mesh_.GroupsAlong(mesh_.AxesOf({"dp", "shard"}))) {
+      for (const int rank : group) of_stage_[rank] = group;
+    }
+    for (int rank = 0; rank < size(); ++rank) {
+      RankPlace& it = ranks_[static_cast<size_t>(rank)];
+      it.place = PipelinePlace{0, 0, micro_batches, kLong, {}};
+    }
+  }
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  PipelinePlace& place(int rank) {
+    return *ranks_[static_cast<size_t>(rank)].place;
+  }
+  RankPlace& known(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+  const Schedule::Actions& list(int rank) {
+    return schedule_.of_rank()[static_cast<size_t>(ListOf(rank))];
+  }
+  Action action(int rank) {
+    return list(rank)[static_cast<size_t>(place(rank).action)];
+  }
+  const Schedule& schedule() const { return schedule_; }
+
+  // Takes a rank an action further, if it can go on.
+  bool Advance(int rank) {
+    PipelinePlace& at = place(rank);
+    if (at.action == static_cast<int>(list(rank).size())) {
+      for (const int other : of_stage_[rank]) {
+        const bool ended =
+            place(other).step > at.step ||
+            place(other).action == static_cast<int>(list(other).size());
+        if (!ended) return false;
+      }
+      ++at.step;
+      at.action = 0;
+      return true;
+    }
+    const Action next = action(rank);
+    if (IsReceive(next.kind)) {
+      Messages& messages = MessagesOf(rank, next);
+      if (messages.sent == messages.received) return false;
+      ++messages.received;
+    } else if (IsSend(next.kind)) {
+      Messages& messages = MessagesOf(rank, next);
+      if (messages.sent - messages.received == capacity_) return false;
+      ++messages.sent;
+    }
+    ++at.action;
+    return true;
+  }
+
+  // Runs all but one rank until none of them can go on.
+  void RunAllBut(int frozen, Dice& dice) {
+    for (int idle = 0; idle < 50 * size();) {
+      const int rank = dice.Below(ranks_.size());
+      idle = rank != frozen && Advance(rank) ? 0 : idle + 1;
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int rank = 0; rank < size(); ++rank) {
+        while (rank != frozen && Advance(rank)) moved = true;
+      }
+    }
+  }
+
+  Explanation Explain() {
+    ExplainInput input;
+    input.mesh = mesh_;
+    input.ranks = ranks_;
+    input.capacity = capacity_;
+    input.place_of = [this](int rank) { return mesh_.Describe(rank); };
+    return ExplainPipeline(input, &schedules_);
+  }
+
+ private:
+  struct Messages {
+    int sent = 0;
+    int received = 0;
+  };
+
+  int ListOf(int rank) const {
+    const MeshAxes pp = mesh_.AxesOf({"pp"});
+    return pp.empty()
+               ? 0
+               : mesh_.CoordinatesOf(rank)[static_cast<size_t>(pp.front())];
+  }
+  Messages& MessagesOf(int rank, const Action& transfer) {
+    return messages_[{mesh_.GroupIndexOf(rank, mesh_.AxesOf({"pp"})),
+                      ChannelOf(transfer)}];
+  }
+
+  Mesh mesh_;
+  SchedulesOfJob schedules_;
+  const Schedule& schedule_;
+  const int capacity_;
+  std::vector<RankPlace> ranks_;
+  const std::vector<std::vector<int>> pipelines_;
+  std::map<int, std::vector<int>> of_stage_;
+  std::map<std::pair<int, int>, Messages> messages_;
+};
+
+struct Case {
+  std::string spec, mesh;
+  int micro_batches = 1;
+  int capacity = 1;
+};
+Case RandomCase(Dice& dice) {
+  const char* const specs[] = {"gpipe",
+                               "gpipe(order=fifo)",
+                               "1f1b",
+                               "interleaved(chunks=2)",
+                               "interleaved(chunks=3)",
+                               "zb_h1"};
+  const char* const shapes[] = {"", ",dp=2", ",dp=3", ",dp=2,shard=2",
+                                ",shard=3"};
+  const int stages = 2 + dice.Below(4);
+  Case made = {specs[dice.Below(6)],
+               absl::StrCat("pp=", stages, shapes[dice.Below(5)]),
+               1 + dice.Below(7), 1};
+  made.capacity =
+      *LeastCapacity(*MakeSchedule(made.spec, stages, made.micro_batches)) +
+      dice.Below(2);
+  made.capacity = std::max(made.capacity, 1);
+  return made;
+}
+
+std::string TextOf(const Case& made) {
+  return absl::StrCat(made.spec, " ", made.mesh, " m=", made.micro_batches,
+                      " capacity=", made.capacity);
+}
+
+TEST(ExplainTest, AFrozenRankIsTheOneThatAllWaitFor) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    Dice dice(seed);
+    const Case made = RandomCase(dice);
+    Job job(made.spec, made.mesh, made.micro_batches, made.capacity);
+    const int frozen = dice.Below(static_cast<size_t>(job.size()));
+    // Somewhere in the first two steps.
+    const size_t actions = job.list(frozen).size();
+    for (size_t steps = static_cast<size_t>(dice.Below(2 * actions));
+         steps > 0;) {
+      if (job.Advance(frozen)) {
+        --steps;
+      } else {
+        job.Advance(dice.Below(static_cast<size_t>(job.size())));
+      }
+    }
+    job.RunAllBut(frozen, dice);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", TextOf(made), ", rank ",
+                              frozen, " at ", job.place(frozen).action));
+    const Explanation found = job.Explain();
+    ASSERT_EQ(found.holders.size(), 1u);
+    EXPECT_EQ(found.holders[0].rank, frozen);
+    EXPECT_EQ(found.holders[0].waiters, job.size() - 1);
+    if (job.place(frozen).action < static_cast<int>(actions)) {
+      EXPECT_EQ(found.holders[0].action, ToString(job.action(frozen)));
+    }
+  }
+}
+
+// Its last report may be of an earlier step; what the others have of it shows
+// where it is, if it is in a pass.
+TEST(ExplainTest, OfASilentRankTheMessagesShowWhereItIs) {
+  int passes = 0, named = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    Dice dice(seed);
+    Case made = RandomCase(dice);
+    Job job(made.spec, made.mesh, made.micro_batches, made.capacity);
+    const int frozen = dice.Below(static_cast<size_t>(job.size()));
+    const size_t actions = job.list(frozen).size();
+    for (size_t steps = static_cast<size_t>(dice.Below(2 * actions));
+         steps > 0;) {
+      if (job.Advance(frozen)) {
+        --steps;
+      } else {
+        job.Advance(dice.Below(static_cast<size_t>(job.size())));
+      }
+    }
+    job.RunAllBut(frozen, dice);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", TextOf(made), ", rank ",
+                              frozen, " at ", job.place(frozen).action));
+    if (job.place(frozen).action == static_cast<int>(actions)) continue;
+    const Action truth = job.action(frozen);
+    const int64_t step = job.place(frozen).step;
+    // The last report was of the very beginning.
+    job.place(frozen).step = 0;
+    job.place(frozen).action = 0;
+    job.known(frozen).silence = kLong;
+    const Explanation found = job.Explain();
+    ASSERT_FALSE(found.holders.empty());
+    EXPECT_EQ(found.holders[0].rank, frozen);
+    EXPECT_LE(found.holders[0].step, step);
+    if (!IsCompute(truth.kind)) continue;
+    ++passes;
+    if (found.holders[0].action == ToString(truth)) ++named;
+  }
+  // Not all: some passes follow others without a message between them.
+  EXPECT_GT(passes, 100);
+  EXPECT_GT(named, passes / 2);
+}
+
+TEST(ExplainTest, TheCapacityOfTheSimulationIsThatOfTheExecution) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Dice dice(seed);
+    const Case made = RandomCase(dice);
+    Job job(made.spec, made.mesh, made.micro_batches, made.capacity);
+    auto execution = *Execution::Create(job.schedule(), made.capacity);
+    execution.Run([](int, int) {});
+    EXPECT_TRUE(execution.AllEnd());
+    const int ranks = job.schedule().ranks();
+    // A rank that stays at the end of its list lets all others come to theirs.
+    for (int steps = 0; steps < 10000; ++steps) {
+      for (int rank = 0; rank < job.size(); ++rank) {
+        if (job.place(rank).action < static_cast<int>(job.list(rank).size())) {
+          job.Advance(rank);
+        }
+      }
+    }
+    for (int rank = 0; rank < job.size(); ++rank) {
+      EXPECT_EQ(job.place(rank).action, static_cast<int>(job.list(rank).size()))
+          << TextOf(made) << " of " << ranks;
+    }
+    EXPECT_THAT(job.Explain().holders, IsEmpty());
+  }
+}
+
+Job Stalled(int frozen, int advances) {
+  Job job("1f1b", "pp=3,dp=2", 4, 1);
+  Dice dice(1);
+  for (int steps = advances; steps > 0;) {
+    if (job.Advance(frozen)) {
+      --steps;
+    } else {
+      job.Advance(dice.Below(static_cast<size_t>(job.size())));
+    }
+  }
+  job.RunAllBut(frozen, dice);
+  return job;
+}
+
+TEST(ExplainTest, TheSentenceHasStageRankPlaceActionTimesAndWaiters) {
+  Job job =
+      Stalled(/*frozen=*/2, /*advances=*/1);  // pp 1, dp 0: after a receive
+  job.place(2).passes = {{1, 0.21, 0.4, 0, 0}};
+  const Explanation found = job.Explain();
+  ASSERT_EQ(found.holders.size(), 1u);
+  EXPECT_EQ(found.holders[0].sentence,
+            "stage 1 (rank 2: pp 1, dp 0) has been in 1F0 for 34s (median "
+            "210ms); 5 ranks wait for it, 3 of them directly");
+  EXPECT_THAT(found.waits_for[0], ElementsAre(2));
+  EXPECT_THAT(found.waits_for[4], ElementsAre(2));
+  EXPECT_EQ(found.in[2], "1F0");
+  EXPECT_EQ(found.HolderOf(2), &found.holders[0]);
+  EXPECT_EQ(found.HolderOf(3), nullptr);
+}
+
+TEST(ExplainTest, ASilentRankHasSentNothing) {
+  Job job = Stalled(2, 1);
+  job.known(2).silence = kLong;
+  EXPECT_THAT(
+      job.Explain().holders[0].sentence,
+      HasSubstr(") has sent nothing for 34s, and by its last report and "
+                "messages is in 1F0; 5 ranks"));
+}
+
+// Its message is on the way, and does not come out of a process that is
+// stopped.
+TEST(ExplainTest, AMessageOfASilentRankIsWaitedForThoughItWasSent) {
+  Job job = Stalled(2, 1);
+  job.place(2).action = 3;  // past the send
+  EXPECT_THAT(job.Explain().waits_for[4], IsEmpty());
+  job.known(2).silence = kLong;
+  const Explanation found = job.Explain();
+  EXPECT_THAT(found.waits_for[4], ElementsAre(2));
+  EXPECT_EQ(found.holders[0].rank, 2);
+}
+
+TEST(ExplainTest, ARankThatHasReportedNothingIsNamedAsSuch) {
+  Job job = Stalled(2, 1);
+  job.known(2).place.reset();
+  const Explanation found = job.Explain();
+  ASSERT_EQ(found.holders.size(), 1u);
+  EXPECT_EQ(found.holders[0].sentence,
+            "rank 2 (pp 1, dp 0) has reported no place in its pipeline; 5 "
+            "ranks wait for it, 3 of them directly");
+}
+
+TEST(ExplainTest, RanksThatHaveLeftAreWaitedForByNone) {
+  Job job = Stalled(2, 1);
+  job.known(2).live = false;
+  for (const Holder& holder : job.Explain().holders) {
+    EXPECT_NE(holder.rank, 2);
+  }
+}
+
+TEST(ExplainTest, PlacesThatNoScheduleHasAreNotFollowed) {
+  Job job = Stalled(2, 1);
+  for (int rank = 0; rank < job.size(); ++rank) {
+    job.place(rank).micro_batches = 5 + rank;  // the plan has 4
+  }
+  const Explanation found = job.Explain();
+  EXPECT_THAT(found.holders, IsEmpty());
+  job.place(0).micro_batches = 4;
+  job.place(0).action = 1 << 20;
+  EXPECT_EQ(job.Explain().in[0], "between steps");
+}
+
+}  // namespace
+}  // namespace coxswain::pipeline
