@@ -71,7 +71,10 @@ PipelineExecutor::PipelineExecutor(pipeline::Schedule schedule,
     : schedule_(std::move(schedule)),
       communicator_(communicator),
       stages_(std::move(stages)),
-      options_(options) {}
+      options_(options),
+      places_(std::make_shared<PlaceBook>(options.clock)) {
+  if (options.on_step) places_->KeepActions(kMaxTimedActions);
+}
 
 absl::StatusOr<int> PipelineExecutor::Check(
     const pipeline::Schedule& schedule) const {
@@ -163,10 +166,7 @@ absl::Status PipelineExecutor::SetSchedule(pipeline::Schedule schedule) {
 }
 
 absl::Status PipelineExecutor::Run() {
-  {
-    MutexLock lock(&mutex_);
-    ++place_.step;
-  }
+  places_->Begin(schedule_.micro_batches());
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
   std::map<int, int> expected;
@@ -178,6 +178,9 @@ absl::Status PipelineExecutor::Run() {
     receivers_.at(channel)->Expect(messages);
   }
   absl::Status status = RunActions();
+  if (options_.on_step) {
+    options_.on_step(places_->place().step, places_->TakeActions());
+  }
   if (status.ok()) return status;
   communicator_->Abort(CauseOf(status));
   for (auto* held : {&inputs_, &gradients_, &outputs_, &input_gradients_}) {
@@ -194,14 +197,15 @@ absl::Status PipelineExecutor::RunActions() {
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
   for (size_t at = 0; at < list.size(); ++at) {
-    SetPlace(static_cast<int>(at));
+    places_->Enter(static_cast<int>(at), list[at]);
     if (absl::Status status = Do(list[at]); !status.ok()) {
+      places_->Fail();
       return WithPrefix(absl::StrCat("stage ", list[at].stage, ", ",
                                      ToString(list[at]), ": "),
                         status);
     }
   }
-  SetPlace(static_cast<int>(list.size()));
+  places_->End(static_cast<int>(list.size()));
   for (const auto& [channel, sender] : senders_) {
     COXSWAIN_RETURN_IF_ERROR(
         WithPrefix("after the last action: ", sender->Flush()));
@@ -309,16 +313,13 @@ absl::StatusOr<Activations> PipelineExecutor::Take(
   return std::move(node.mapped());
 }
 
-void PipelineExecutor::SetPlace(int action) {
-  const absl::Time now = options_.clock->Now();
-  MutexLock lock(&mutex_);
-  place_.action = action;
-  place_.since = now;
-}
-
-PipelineExecutor::Place PipelineExecutor::place() const {
-  MutexLock lock(&mutex_);
-  return place_;
+std::function<std::optional<PipelinePlace>()> PipelineExecutor::PlaceSource()
+    const {
+  return [places = places_]() -> std::optional<PipelinePlace> {
+    PipelinePlace place = places->place();
+    if (place.step < 0) return std::nullopt;
+    return place;
+  };
 }
 
 bool PipelineExecutor::IsOwn(int stage) const {

@@ -2,8 +2,10 @@
 #define COXSWAIN_CLIENT_PIPELINE_PIPELINE_EXECUTOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,10 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "base/mutex.h"
 #include "client/comm/communicator.h"
 #include "client/pipeline/boundary.h"
+#include "client/pipeline/place_book.h"
 #include "client/pipeline/stage_runner.h"
+#include "schedule/pipeline/place.h"
 #include "schedule/pipeline/schedule.h"
 
 namespace coxswain {
@@ -29,7 +32,14 @@ struct PipelineExecutorOptions {
   // How long an action waits for a peer.
   absl::Duration timeout = absl::Minutes(5);
   Clock* clock = Clock::Real();
+  // Called at the end of each step, also of one that fails, on the thread of
+  // Run, with the actions that have ended and when: of a step's, the first
+  // kMaxTimedActions. See TraceActions. Null: nothing is kept.
+  std::function<void(int64_t step, const std::vector<TimedAction>& actions)>
+      on_step;
 };
+
+inline constexpr size_t kMaxTimedActions = size_t{1} << 16;
 
 // Runs a rank's part of a pipeline: the actions of its list, one after the
 // other, over the stages that it holds. Messages go over channels between the
@@ -45,13 +55,6 @@ struct PipelineExecutorOptions {
 // any thread. The stages are called on the thread of Run.
 class PipelineExecutor {
  public:
-  // Where a rank is in its list, for those who watch it.
-  struct Place {
-    int64_t step = -1;  // counted from 0; -1: before the first
-    int action = 0;     // in the list; as long as this is: between steps
-    absl::Time since;
-  };
-
   // `stages` are those that the schedule gives this rank, in their order; they
   // outlive the executor, and so does the communicator. Does not wait for the
   // peers.
@@ -75,7 +78,11 @@ class PipelineExecutor {
   // on its way. An error has the stage and the action: "stage 2, 2F7: ...".
   absl::Status Run();
 
-  Place place() const;
+  // Where this rank is in its list, and how long its passes take.
+  PipelinePlace place() const { return places_->place(); }
+  // Returns a function that returns the same, for Session::SetPipelinePlace:
+  // from any thread, also once this executor has ended.
+  std::function<std::optional<PipelinePlace>()> PlaceSource() const;
   const pipeline::Schedule& schedule() const { return schedule_; }
 
  private:
@@ -97,7 +104,6 @@ class PipelineExecutor {
   void HandOn(int stage, bool forward, int micro_batch, Activations tensors);
   absl::StatusOr<Activations> Take(std::map<Key, Activations>* from, int stage,
                                    int micro_batch);
-  void SetPlace(int action);
   StageRunner& StageOf(int stage) const;
   bool IsOwn(int stage) const;
 
@@ -115,8 +121,7 @@ class PipelineExecutor {
   std::map<Key, Activations> gradients_;
   std::map<Key, Activations> outputs_;
   std::map<Key, Activations> input_gradients_;
-  mutable Mutex mutex_;
-  Place place_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<PlaceBook> places_;
 };
 
 }  // namespace coxswain

@@ -1,7 +1,9 @@
 #include "client/pipeline/pipeline_executor.h"
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +16,7 @@
 #include "base/status_matchers.h"
 #include "client/comm/shm/shm_communicator.h"
 #include "client/comm/tcp/tcp_communicator.h"
+#include "client/pipeline/trace_actions.h"
 #include "schedule/pipeline/generate.h"
 #include "tests/conformance/connected_group.h"
 
@@ -42,8 +45,7 @@ Activation Mask(std::vector<int64_t> values) {
   auto memory = std::make_shared<std::vector<int64_t>>(std::move(values));
   void* const data = memory->data();
   const auto count = static_cast<int64_t>(memory->size());
-  return {
-      DType::kInt64, {count}, std::shared_ptr<void>(memory, data)};
+  return {DType::kInt64, {count}, std::shared_ptr<void>(memory, data)};
 }
 
 // Micro-batches are of different sizes, the third one without elements.
@@ -276,6 +278,40 @@ TEST_P(PipelineExecutorTest, TheNumberOfMicroBatchesChangesBetweenSteps) {
   for (const auto& status : Run()) ASSERT_OK(status);
   ExpectSums(7, 2);
   EXPECT_EQ(ranks_[0].executor->place().step, 1);
+}
+
+TEST_P(PipelineExecutorTest, APlaceIsKnownAlsoOnceTheExecutorHasEnded) {
+  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("1f1b", 2, 2)));
+  const auto source = ranks_[1].executor->PlaceSource();
+  EXPECT_FALSE(source().has_value());
+  for (const auto& status : Run()) ASSERT_OK(status);
+  ranks_[1].executor.reset();
+  const auto place = source();
+  ASSERT_TRUE(place.has_value());
+  EXPECT_EQ(place->step, 0);
+  EXPECT_EQ(place->micro_batches, 2);
+  EXPECT_EQ(place->action,
+            8);  // F and B of two, each with a receive and a send
+  ASSERT_EQ(place->passes.size(), 1u);
+  EXPECT_EQ(place->passes[0].stage, 1);
+}
+
+TEST_P(PipelineExecutorTest, TheActionsOfAStepAreTraced) {
+  const std::string path = testing::TempDir() + "/pipeline_trace.json";
+  ASSERT_OK_AND_ASSIGN(std::shared_ptr<TraceFile> trace,
+                       TraceFile::Open(path, 0));
+  options_.on_step = TraceActions(trace);
+  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("1f1b", 1, 2)));
+  for (const auto& status : Run()) ASSERT_OK(status);
+  ranks_.clear();
+  options_.on_step = nullptr;
+  trace.reset();
+  std::ifstream in(TracePath(path, 0));
+  const std::string text((std::istreambuf_iterator<char>(in)),
+                         std::istreambuf_iterator<char>());
+  for (const char* const name : {"\"0F0\"", "\"0B0\"", "\"0F1\"", "\"0B1\""}) {
+    EXPECT_THAT(text, HasSubstr(name));
+  }
 }
 
 // However far it is: what ranks between pass on does not grow.

@@ -19,6 +19,8 @@ using Json = nlohmann::json;
 // Track 0 is the training thread's, bucket b has track b + 1.
 constexpr int kTrainingTrack = 0;
 constexpr int TrackOf(size_t bucket) { return static_cast<int>(bucket) + 1; }
+// Of the pipeline; there are never as many buckets.
+constexpr int kPipelineTrack = 1 << 30;
 
 struct Closer {
   void operator()(std::FILE* file) const { (void)std::fclose(file); }
@@ -47,6 +49,19 @@ class ChromeTraceFile : public TraceFile {
     return status_ = Flush();
   }
 
+  absl::Status AddPipeline(int64_t step,
+                           const std::vector<TraceSpan>& spans) override {
+    if (!status_.ok()) return status_;
+    if (!std::exchange(named_pipeline_, true)) {
+      AddName("thread_name", kPipelineTrack, "pipeline");
+    }
+    for (const TraceSpan& span : spans) {
+      AddSpan(kPipelineTrack, span.name.c_str(), span.begin, span.end,
+              {{"step", step}});
+    }
+    return status_ = Flush();
+  }
+
  private:
   void AddTraining(const StepReport& report);
   void AddBucket(size_t index, const BucketTiming& bucket, int64_t step);
@@ -64,6 +79,7 @@ class ChromeTraceFile : public TraceFile {
   std::string pending_;  // not yet written
   bool first_ = true;    // no event yet
   size_t named_buckets_ = 0;
+  bool named_pipeline_ = false;
   absl::Status status_;
 };
 
@@ -185,8 +201,13 @@ absl::Status AddTrace(const std::string& path, int rank,
   if (path.empty()) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> opened,
                             TraceFile::Open(path, rank));
-  const std::shared_ptr<TraceFile> trace = std::move(opened);
-  options->on_step = [trace, path,
+  AddTrace(std::move(opened), path, options);
+  return absl::OkStatus();
+}
+
+void AddTrace(std::shared_ptr<TraceFile> trace, const std::string& path,
+              ReducerOptions* options) {
+  options->on_step = [trace = std::move(trace), path,
                       next = options->on_step](const StepReport& report) {
     // A full disk is no reason to end a job.
     const absl::Status status = trace->Add(report);
@@ -195,7 +216,6 @@ absl::Status AddTrace(const std::string& path, int rank,
     }
     if (next) next(report);
   };
-  return absl::OkStatus();
 }
 
 }  // namespace coxswain

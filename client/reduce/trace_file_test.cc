@@ -130,6 +130,21 @@ TEST_F(TraceFileTest, AStepHasATrackForTheTrainingThreadAndOnePerBucket) {
   for (const Json& event : events) EXPECT_EQ(event["pid"], 2);
 }
 
+TEST_F(TraceFileTest, APipelineHasATrackOfItsOwn) {
+  ASSERT_OK_AND_ASSIGN(auto trace, TraceFile::Open(path(), 2));
+  ASSERT_OK(trace->AddPipeline(
+      3, {{"0F0", At(0), At(5)}, {"0SEND_F0", At(5), At(6)}}));
+  ASSERT_OK(trace->AddPipeline(4, {{"0F0", At(10), At(15)}}));
+  trace.reset();
+  const Json events = Json::parse(Text());
+  EXPECT_THAT(Names(events),
+              ElementsAre("process_name 0 rank 2", "thread_name 0 training",
+                          "thread_name 1073741824 pipeline"));
+  EXPECT_THAT(Spans(events, 1 << 30),
+              ElementsAre("0F0 0+5", "0SEND_F0 5+1", "0F0 10+5"));
+  EXPECT_EQ(events.back()["args"]["step"], 4);
+}
+
 TEST_F(TraceFileTest, EventsHaveTheStepsNumbers) {
   ASSERT_OK_AND_ASSIGN(auto trace, TraceFile::Open(path(), 2));
   StepReport report = Step(5);
