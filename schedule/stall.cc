@@ -16,6 +16,10 @@ namespace {
 constexpr size_t kMaxFindings = 20;
 constexpr size_t kMaxInError = 4;
 constexpr size_t kMaxShownGroups = 6;  // values that one sentence names
+// Ranks of pipelines that a report names.
+constexpr size_t kMaxHolders = 4;
+// The others of a pipeline wait for a rank for some passes in each step.
+constexpr int kUsualPasses = 4;
 // A missing ticket has no meaning for so long.
 constexpr absl::Duration kUsual = absl::Seconds(1);
 
@@ -30,8 +34,9 @@ class Search {
   }
 
   StallReport Run() {
-    NameMissing();
-    const bool idle = NameIdle();
+    const bool held = NameHolders();
+    NameMissing(held);
+    const bool idle = !held && NameIdle();
     NameSilent();
     StallReport report;
     report.stalled = overdue_ || idle;
@@ -62,11 +67,42 @@ class Search {
     return input_.ranks[static_cast<size_t>(rank)];
   }
 
+  // Ranks that the others of their pipelines wait for, and for long. Returns
+  // whether there are some.
+  bool NameHolders() {
+    if (!input_.pipeline.has_value()) return false;
+    size_t named = 0;
+    for (const pipeline::Holder& holder : input_.pipeline->holders) {
+      const bool late = holder.since >= input_.progress_timeout;
+      const absl::Duration usual =
+          std::max(kWorthReporting, kUsualPasses * holder.median);
+      if (!late && holder.since < usual) continue;
+      if (late) overdue_ = true;
+      since_ = std::min(since_, now_ - holder.since);
+      outliers_.insert(holder.rank);
+      if (++named <= kMaxHolders) findings_.push_back(holder.sentence);
+    }
+    return named > 0;
+  }
+
+  // Whether these ranks are all within a step of their pipelines, which ends
+  // once those that hold it up have moved.
+  bool InPipeline(const Ranks& ranks) const {
+    return std::all_of(ranks.begin(), ranks.end(), [this](int rank) {
+      const auto& in = input_.pipeline->in;
+      const auto index = static_cast<size_t>(rank);
+      return index < in.size() && !in[index].empty() &&
+             in[index] != pipeline::kBetweenSteps;
+    });
+  }
+
   // Ranks that the others wait for in a round.
-  void NameMissing() {
+  void NameMissing(bool held) {
     std::vector<const OpenRound*> rounds;
     for (const OpenRound& round : input_.rounds) {
-      if (!round.missing.empty()) rounds.push_back(&round);
+      if (round.missing.empty()) continue;
+      if (held && InPipeline(round.missing)) continue;
+      rounds.push_back(&round);
     }
     std::stable_sort(rounds.begin(), rounds.end(),
                      [](const OpenRound* a, const OpenRound* b) {
@@ -79,7 +115,7 @@ class Search {
       if (late) overdue_ = true;
       if (open_ == nullptr) {
         open_ = round;
-        since_ = round->since;
+        since_ = std::min(since_, round->since);
       }
       outliers_.insert(round->missing.begin(), round->missing.end());
       findings_.push_back(

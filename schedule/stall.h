@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "schedule/pipeline/explain.h"
 
 namespace coxswain::schedule {
 
@@ -61,6 +62,8 @@ struct StallInput {
   // A decision has stopped all ranks after the exchange that was under way.
   bool stopped = false;
   absl::Duration progress_timeout;
+  // What the ranks of its pipelines wait for, if it has some.
+  std::optional<pipeline::Explanation> pipeline;
   // Returns where a rank is, "pp 1, dp 0, tp 1; host-b/1", for messages; may be
   // null: they have its number alone.
   std::function<std::string(int rank)> place_of;
@@ -86,13 +89,15 @@ struct StallReport {
 };
 
 // Finds what a job waits for, and which ranks hold it up. A pure function.
-//   Outliers are the ranks whose ticket or vote is missing while others wait;
-//   else those whose rounds, collectives or bucket are behind the majority's;
-//   else, once it is stalled, all that are idle. A collective that hangs is
-//   recognised by this: all tickets have agreed, and yet no rank's numbers have
-//   changed for progress_timeout. It is no stall before the first ticket, once
-//   a member has left cleanly, or after a stop, if all ranks are at the same
-//   place: then no rank waits for an exchange.
+//   Outliers are the ranks of a pipeline that others wait for while they
+//   themselves wait for no rank, and have not moved for long; else the ranks
+//   whose ticket or vote is missing while others wait; else those whose rounds,
+//   collectives or bucket are behind the majority's; else, once it is stalled,
+//   all that are idle. A collective that hangs is recognised by this: all
+//   tickets have agreed, and yet no rank's numbers have changed for
+//   progress_timeout. It is no stall before the first ticket, once a member has
+//   left cleanly, or after a stop, if all ranks are at the same place: then no
+//   rank waits for an exchange.
 StallReport FindStall(absl::Time now, const StallInput& input);
 
 }  // namespace coxswain::schedule

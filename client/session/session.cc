@@ -245,6 +245,11 @@ void Session::ReportProgress(int64_t optimizer_steps) {
   core_->step.store(optimizer_steps);
 }
 
+void Session::SetPipelinePlace(
+    std::function<std::optional<PipelinePlace>()> source) {
+  core_->SetPipelinePlace(std::move(source));
+}
+
 void Session::ReportErrorNorm(double norm, int64_t step) {
   core_->ReportErrorNorm(norm, step);
 }

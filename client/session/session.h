@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "client/session/session_events.h"
 #include "client/session/session_options.h"
 #include "client/store/store_client.h"
+#include "schedule/pipeline/place.h"
 #include "schedule/plan.h"
 
 namespace coxswain {
@@ -152,6 +154,11 @@ class Session {
   void ReportProgress(int64_t optimizer_steps);
   // Sets Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);
+
+  // Sets where this rank is in its pipeline, likewise: `source` is asked when a
+  // heartbeat is made, on a thread of the session, and returns nothing before
+  // the first step. See PipelineExecutor::PlaceSource. Null: it has none.
+  void SetPipelinePlace(std::function<std::optional<PipelinePlace>()> source);
 
   // Returns OK while the generation lasts; then why it ended: ABORTED, or
   // CANCELLED after Leave.

@@ -20,6 +20,24 @@ constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
 // For telling that a member of an ended generation does not come back.
 constexpr absl::Duration kLeaveEndedTimeout = absl::Seconds(2);
 
+void Fill(const PipelinePlace& place, v1::PipelinePlace* proto) {
+  proto->set_step(place.step);
+  proto->set_action(place.action);
+  proto->set_micro_batches(place.micro_batches);
+  proto->set_seconds(absl::ToDoubleSeconds(place.in_it));
+  for (const StagePasses& one : place.passes) {
+    if (proto->passes_size() >= static_cast<int>(PipelinePlace::kMaxStages)) {
+      break;
+    }
+    v1::StagePasses* const passes = proto->add_passes();
+    passes->set_stage(one.stage);
+    passes->set_forward(one.forward);
+    passes->set_backward(one.backward);
+    passes->set_backward_input(one.backward_input);
+    passes->set_backward_weight(one.backward_weight);
+  }
+}
+
 // Who was lost, if that is why.
 int LostRank(const absl::Status& why) {
   const v1::ErrorDetail detail = DetailOf(why);
@@ -189,10 +207,22 @@ v1::Heartbeat Session::Core::Progress() const {
   schedule_->AddProgress(&heartbeat);
   groups_.AddProgress(&heartbeat);
   heartbeat.set_ring(request.links->ring());
-  MutexLock lock(&mutex_);
-  heartbeat.set_error_norm(error_norm_);
-  heartbeat.set_error_step(error_step_);
+  PlaceSource place_source;
+  {
+    MutexLock lock(&mutex_);
+    heartbeat.set_error_norm(error_norm_);
+    heartbeat.set_error_step(error_step_);
+    place_source = pipeline_place_;
+  }
+  if (place_source == nullptr) return heartbeat;
+  const std::optional<PipelinePlace> place = place_source();
+  if (place.has_value()) Fill(*place, heartbeat.mutable_pipeline());
   return heartbeat;
+}
+
+void Session::Core::SetPipelinePlace(PlaceSource source) {
+  MutexLock lock(&mutex_);
+  pipeline_place_ = std::move(source);
 }
 
 void Session::Core::ReportErrorNorm(double norm, int64_t at_step) {

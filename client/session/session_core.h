@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -66,6 +67,8 @@ class Session::Core {
     return groups_.ObtainAlone();
   }
 
+  using PlaceSource = std::function<std::optional<PipelinePlace>()>;
+
   struct Departure {
     std::string reason;
     bool failed = false;
@@ -86,6 +89,7 @@ class Session::Core {
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
   void ReportErrorNorm(double norm, int64_t step);
+  void SetPipelinePlace(PlaceSource source);
   ScheduleClient& schedule() { return *schedule_; }
   PeerReports& peer_reports() { return *peer_reports_; }
   EventQueue& events() { return events_; }
@@ -145,6 +149,7 @@ class Session::Core {
   std::vector<AbortCallback> on_abort_ ABSL_GUARDED_BY(mutex_);
   double error_norm_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t error_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  PlaceSource pipeline_place_ ABSL_GUARDED_BY(mutex_);
   // What the events have reported already: decisions may be repeated.
   int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;
   bool noted_regroup_ ABSL_GUARDED_BY(mutex_) = false;

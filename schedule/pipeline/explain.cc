@@ -232,7 +232,7 @@ class Search {
       const bool in_step =
           At(rank).step >= 0 && action < static_cast<int>(list.size());
       result_.in[static_cast<size_t>(rank)] =
-          in_step ? ToString(list[action]) : "between steps";
+          in_step ? ToString(list[action]) : kBetweenSteps;
     }
   }
 
@@ -409,7 +409,7 @@ class Search {
   }
 
   std::string InText(const Holder& holder) const {
-    return holder.action.empty() ? "between steps"
+    return holder.action.empty() ? kBetweenSteps
                                  : absl::StrCat("in ", holder.action);
   }
 

@@ -84,6 +84,9 @@ struct Holder {
   std::string sentence;
 };
 
+// What a rank is in that has come to the end of its list.
+inline constexpr char kBetweenSteps[] = "between steps";
+
 struct Explanation {
   // By rank: those that it waits for, ascending. A receive waits for the rank
   // of its send, unless that has passed it; a send that is full for its

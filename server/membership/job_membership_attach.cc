@@ -66,6 +66,9 @@ void JobMembership::NoteProgress(int rank, const Progress& progress,
   MemberRecord& record = job_.run.members[rank];
   if (!record.progress.SameWork(progress)) record.progressed = now;
   record.progress = progress;
+  if (progress.pipeline.has_value()) {
+    record.in_action_since = now - progress.pipeline->in_it;
+  }
   record.restored = false;
   record.progress.activity =
       OneLine(Shorten(progress.activity, kMaxActivityBytes));

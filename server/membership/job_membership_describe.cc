@@ -21,6 +21,10 @@ MemberDescription DescribeMember(const MemberRecord& record, absl::Time now) {
   description.member = record.member;
   description.state = record.liveness.state;
   description.progress = record.progress;
+  if (description.progress.pipeline.has_value()) {
+    description.progress.pipeline->in_it =
+        std::max(now - record.in_action_since, absl::ZeroDuration());
+  }
   description.silence = now - record.liveness.last_sign;
   description.last_contact = record.liveness.last_sign;
   description.progressed =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "server/membership/job_membership.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/membership_errors.h"
+#include "server/membership/pipeline_places.h"
 #include "server/membership/round.h"
 
 namespace coxswain::server {
@@ -50,8 +52,14 @@ void JobMembership::LoseMember(absl::string_view why, MemberRecord* record,
                              {"step", record->progress.step},
                              {"member", record->member.ToString()},
                              {"reason", why}});
+  const std::string place =
+      job_.run.plan.terms.pipeline.empty()
+          ? ""
+          : PlaceWhenLost(job_.run.plan, MeshOf(job_.run), Members(now),
+                          record->member.rank);
   EndGeneration(GenerationEndedError(
-                    absl::StrCat(record->member.ToString(), " was lost: ", why),
+                    absl::StrCat(record->member.ToString(), " was lost: ", why,
+                                 place.empty() ? "" : "; ", place),
                     record->member),
                 record, now, effects);
 }

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/ids.h"
+#include "schedule/pipeline/place.h"
 #include "schedule/plan.h"
 
 namespace coxswain::server {
@@ -77,13 +79,23 @@ struct Progress {
   std::string activity;
   double error_norm = 0;
   int64_t error_step = 0;  // 0: error_norm is not known
+  std::optional<PipelinePlace> pipeline;
 
-  // Returns whether the worker has made progress since.
+  // Returns whether the worker has made no progress since.
   bool SameWork(const Progress& other) const {
     return step == other.step &&
            collective_sequence == other.collective_sequence &&
            micro_batches == other.micro_batches && rounds == other.rounds &&
-           bucket == other.bucket;
+           bucket == other.bucket && SamePlace(other);
+  }
+
+ private:
+  bool SamePlace(const Progress& other) const {
+    if (!pipeline.has_value() || !other.pipeline.has_value()) {
+      return pipeline.has_value() == other.pipeline.has_value();
+    }
+    return pipeline->step == other.pipeline->step &&
+           pipeline->action == other.pipeline->action;
   }
 };
 

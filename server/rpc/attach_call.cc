@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -28,6 +29,24 @@ using schedule::TakePosition;
 using schedule::TakeTicket;
 using schedule::TakeVote;
 
+// Returns nothing for one that no rank can be in.
+std::optional<PipelinePlace> PlaceOf(const v1::PipelinePlace& proto) {
+  PipelinePlace place;
+  place.step = proto.step();
+  place.action = proto.action();
+  place.micro_batches = proto.micro_batches();
+  const int most = static_cast<int>(PipelinePlace::kMaxStages);
+  if (!(proto.seconds() >= 0 && proto.seconds() <= 1e9)) return std::nullopt;
+  place.in_it = absl::Seconds(proto.seconds());
+  for (int i = 0; i < std::min(proto.passes_size(), most); ++i) {
+    const v1::StagePasses& passes = proto.passes(i);
+    place.passes.push_back({passes.stage(), passes.forward(), passes.backward(),
+                            passes.backward_input(), passes.backward_weight()});
+  }
+  if (!place.Sensible()) return std::nullopt;
+  return place;
+}
+
 Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   Progress progress;
   progress.step = heartbeat.step();
@@ -41,6 +60,8 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   progress.activity = heartbeat.activity();
   progress.error_norm = heartbeat.error_norm();
   progress.error_step = heartbeat.error_step();
+  if (heartbeat.has_pipeline())
+    progress.pipeline = PlaceOf(heartbeat.pipeline());
   return progress;
 }
 

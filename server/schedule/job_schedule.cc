@@ -371,9 +371,10 @@ void JobSchedule::Fail(const absl::Status& status, Effects* effects) {
 }
 
 absl::Time JobSchedule::next_look() const {
-  // Before the first ticket, and without enforcement, nothing is owed.
-  if (over() || streams_.empty() ||
-      plan().terms.enforcement == schedule::Enforcement::kOff) {
+  // Before the first ticket, and without enforcement, nothing is owed, but for
+  // what the ranks of a pipeline owe each other.
+  if (over() || plan().terms.enforcement == schedule::Enforcement::kOff ||
+      (streams_.empty() && plan().terms.pipeline.empty())) {
     return absl::InfiniteFuture();
   }
   absl::Time next = next_look_;

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "schedule/epoch.h"
+#include "schedule/pipeline/explain.h"
 #include "schedule/plan.h"
 #include "schedule/stall.h"
 #include "schedule/step_agreement.h"
@@ -124,6 +125,10 @@ class JobSchedule {
   std::optional<RankWait> WaitOf(const std::vector<MemberDescription>& members,
                                  absl::Time now) const;
 
+  // Returns nothing where the plan has no pipeline, or it is over.
+  std::optional<PipelineReport> PipelineOf(
+      const std::vector<MemberDescription>& members) const;
+
   // Returns the last contact of each rank; see Membership::NoteSigns. Empty if
   // there was none since the last call.
   std::vector<absl::Time> TakeSigns();
@@ -180,6 +185,10 @@ class JobSchedule {
   // The result refers to `members`.
   schedule::StallInput InputOf(const std::vector<MemberDescription>& members,
                                absl::Time now) const;
+  // Null where the plan has no pipeline.
+  pipeline::SchedulesOfJob* Schedules() const;
+  std::optional<pipeline::Explanation> Explain(
+      const std::vector<MemberDescription>& members) const;
   std::string ResumedText() const;
   schedule::RankActivity ActivityOf(size_t rank,
                                     const MemberDescription* member,
@@ -206,6 +215,8 @@ class JobSchedule {
   absl::Time warned_;  // the last time, of a stall
   absl::Status failure_;
   std::optional<ScheduleReport> end_;
+  // Made when they are asked for.
+  mutable std::optional<pipeline::SchedulesOfJob> schedules_;
 };
 
 }  // namespace coxswain::server

@@ -81,6 +81,7 @@ schedule::StallInput JobSchedule::InputOf(
     input.rounds.push_back(std::move(open));
   }
   input.progress_timeout = plan().terms.progress_timeout;
+  input.pipeline = Explain(members);
   if (begin_.mesh.empty()) return input;
   input.place_of = [&members](int rank) {
     const auto index = static_cast<size_t>(rank);
@@ -166,6 +167,10 @@ ScheduleReport JobSchedule::Report(
     rank.ticket = input.ranks[i].ticket;
     if (rank.ticket.has_value() && rank.ticket->inferred) rank.ticket.reset();
     rank.idle = now - input.ranks[i].progressed;
+    if (input.pipeline.has_value() && i < input.pipeline->in.size()) {
+      rank.in = input.pipeline->in[i];
+      rank.waits_for = input.pipeline->waits_for[i];
+    }
     if (rank.ticket.has_value()) {
       const schedule::Ticket& ticket =
           ranks_[i].stream->agreement.last_tickets()[i]->ticket;

@@ -471,6 +471,15 @@ std::optional<RankWait> ScheduleRegistry::WaitOf(
   return run->schedule->WaitOf(job.members, deps_.clock->Now());
 }
 
+std::optional<PipelineReport> ScheduleRegistry::PipelineOf(
+    const JobDescription& job) const {
+  if (job.state != JobState::kRunning) return std::nullopt;
+  const RunPtr run = Find(job.job, job.generation);
+  if (run == nullptr) return std::nullopt;
+  MutexLock lock(&run->mutex);
+  return run->schedule->PipelineOf(job.members);
+}
+
 void ScheduleRegistry::EvictLocked() {
   if (runs_.size() < static_cast<size_t>(limits_.max_jobs)) return;
   auto oldest = runs_.end();

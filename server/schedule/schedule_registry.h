@@ -135,6 +135,8 @@ class ScheduleRegistry : public GenerationObserver {
   // Returns what the ranks of a job wait for, as membership has described it;
   // nothing where that is usual.
   std::optional<RankWait> WaitOf(const JobDescription& job) const;
+  // Returns nothing for a job that does not run, or has no pipeline.
+  std::optional<PipelineReport> PipelineOf(const JobDescription& job) const;
 
   void OnGenerationBegan(const GenerationBegin& begin) override;
   absl::Status OnResume(const std::vector<GenerationResumed>& running) override;

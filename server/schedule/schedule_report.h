@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "schedule/pipeline/timing.h"
 #include "schedule/stall.h"
 #include "server/membership/membership.h"
 
@@ -34,6 +35,34 @@ struct RankReport {
   int micro_batches_in_window = 0;  // of that ticket
   int window = 0;
   absl::Duration idle;  // since a heartbeat or a ticket showed progress
+  // In its pipeline; empty: it has none, or that is not known.
+  std::string in;
+  std::vector<int> waits_for;
+};
+
+// Where the ranks of a job are in its pipelines, and what a step looks like.
+struct PipelineReport {
+  struct Pass {
+    std::string action;
+    double begin = 0;
+    double end = 0;
+  };
+  struct Rank {
+    int lane = 0;  // the number of its list
+    int64_t step = 0;
+    std::string in;
+    absl::Duration in_it;
+    double at = 0;  // when that begins, in its lane
+    std::vector<int> waits_for;
+    int waiters = 0;
+  };
+  std::string schedule;
+  int micro_batches = 0;
+  std::vector<std::string> findings;
+  std::vector<Rank> ranks;
+  // The passes of each list, of a step that is computed; empty: too many.
+  std::vector<std::vector<Pass>> lanes;
+  bool measured = false;  // with the times that the ranks have measured
 };
 
 // What a generation that runs waits for.
