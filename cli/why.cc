@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/peer_text.h"
@@ -52,26 +53,40 @@ TableRow ProgressCells(const v1::RankProgress& rank) {
           OrDash(rank.activity())};
 }
 
+// Where it is in its pipeline: "2F7", for how long, and whom it waits for.
+TableRow PipelineCells(const v1::RankProgress& rank) {
+  if (rank.pipeline().empty()) return {"-", "-", "-"};
+  const auto& others = rank.waits_for();
+  return {OneLine(rank.pipeline()), Age(rank.pipeline_ms()),
+          others.empty() ? "-" : absl::StrJoin(others, " ")};
+}
+
 TableRow RankRow(const v1::RankProgress& rank) {
   TableRow row = {rank.odd() ? "!" : "", absl::StrCat(rank.rank()),
                   rank.member(), rank.state()};
   for (std::string& cell : TicketCells(rank)) row.push_back(std::move(cell));
   for (std::string& cell : ProgressCells(rank)) row.push_back(std::move(cell));
+  for (std::string& cell : PipelineCells(rank)) row.push_back(std::move(cell));
   row.push_back(OrDash(rank.departure()));
   return row;
 }
 
 void AppendRanks(const v1::WhyResponse& why, std::string* out) {
   if (why.ranks().empty()) return;
-  std::vector<TableRow> rows = {{"", "RANK", "MEMBER", "STATE", "STREAM",
-                                 "ROUND", "STEP", "WINDOW", "TICKET", "DECIDED",
-                                 "BATCHES", "SEQUENCE", "BUCKET", "IDLE",
-                                 "SILENT", "ACTIVITY", "HOW IT ENDED"}};
-  bool outliers = false, departed = false;
+  std::vector<TableRow> rows = {
+      {"",         "RANK",     "MEMBER", "STATE",     "STREAM",
+       "ROUND",    "STEP",     "WINDOW", "TICKET",    "DECIDED",
+       "BATCHES",  "SEQUENCE", "BUCKET", "IDLE",      "SILENT",
+       "ACTIVITY", "PIPELINE", "FOR",    "WAITS FOR", "HOW IT ENDED"}};
+  bool outliers = false, departed = false, pipeline = false;
   for (const v1::RankProgress& rank : why.ranks()) {
     rows.push_back(RankRow(rank));
     outliers = outliers || rank.odd();
     departed = departed || !rank.departure().empty();
+    pipeline = pipeline || !rank.pipeline().empty();
+  }
+  if (!pipeline) {
+    for (TableRow& row : rows) row.erase(row.end() - 4, row.end() - 1);
   }
   if (!departed) {
     for (TableRow& row : rows) row.pop_back();
@@ -135,29 +150,39 @@ Json RankJson(const v1::RankProgress& rank, absl::Time at) {
   const auto before = [&](int64_t milliseconds) {
     return TimeJson(at - absl::Milliseconds(milliseconds));
   };
-  return {{"rank", rank.rank()},
-          {"member", rank.member()},
-          {"state", rank.state()},
-          {"odd", rank.odd()},
-          {"stream", rank.stream()},
-          {"round", rank.round()},
-          {"step", rank.step()},
-          {"micro_batches_in_window", rank.micro_batches_in_window()},
-          {"window", rank.window()},
-          {"decided", rank.decided()},
-          {"ticket_at",
-           rank.stream().empty() ? Json() : before(rank.ticket_age_ms())},
-          {"ticket_age_ms", rank.ticket_age_ms()},
-          {"collective_sequence", rank.collective_sequence()},
-          {"bucket", rank.bucket()},
-          {"micro_batches", rank.micro_batches()},
-          {"progressed_at", rank.restored() ? Json() : before(rank.idle_ms())},
-          {"idle_ms", rank.idle_ms()},
-          {"heard_at", rank.restored() ? Json() : before(rank.silent_ms())},
-          {"silent_ms", rank.silent_ms()},
-          {"activity", rank.activity()},
-          {"departure", rank.departure()},
-          {"restored", rank.restored()}};
+  Json json = {
+      {"rank", rank.rank()},
+      {"member", rank.member()},
+      {"state", rank.state()},
+      {"odd", rank.odd()},
+      {"stream", rank.stream()},
+      {"round", rank.round()},
+      {"step", rank.step()},
+      {"micro_batches_in_window", rank.micro_batches_in_window()},
+      {"window", rank.window()},
+      {"decided", rank.decided()},
+      {"ticket_at",
+       rank.stream().empty() ? Json() : before(rank.ticket_age_ms())},
+      {"ticket_age_ms", rank.ticket_age_ms()},
+      {"collective_sequence", rank.collective_sequence()},
+      {"bucket", rank.bucket()},
+      {"micro_batches", rank.micro_batches()},
+      {"progressed_at", rank.restored() ? Json() : before(rank.idle_ms())},
+      {"idle_ms", rank.idle_ms()},
+      {"heard_at", rank.restored() ? Json() : before(rank.silent_ms())},
+      {"silent_ms", rank.silent_ms()},
+      {"activity", rank.activity()},
+      {"departure", rank.departure()},
+      {"restored", rank.restored()}};
+  if (rank.pipeline().empty()) return json;
+  Json waits_for = Json::array();
+  for (const int other : rank.waits_for()) waits_for.push_back(other);
+  json["pipeline"] = {{"action", rank.pipeline()},
+                      {"step", rank.pipeline_step()},
+                      {"seconds", absl::ToDoubleSeconds(
+                                      absl::Milliseconds(rank.pipeline_ms()))},
+                      {"waits_for", std::move(waits_for)}};
+  return json;
 }
 
 Json RoundJson(const v1::RoundRecord& round, absl::Time at) {

@@ -27,6 +27,41 @@ Json RingJson(const v1::RingOrder& ring) {
           {"since_generation", ring.since_generation()}};
 }
 
+Json PipelineJson(const v1::PipelineDescription& pipeline) {
+  Json ranks = Json::array(), lanes = Json::array(), findings = Json::array();
+  for (const std::string& finding : pipeline.findings()) {
+    findings.push_back(finding);
+  }
+  for (const v1::PipelineRank& rank : pipeline.ranks()) {
+    Json waits_for = Json::array();
+    for (const int other : rank.waits_for()) waits_for.push_back(other);
+    const bool known = !rank.action().empty();
+    ranks.push_back({{"rank", rank.rank()},
+                     {"lane", rank.lane()},
+                     {"step", known ? Json(rank.step()) : Json()},
+                     {"action", rank.action()},
+                     {"seconds", known ? Json(rank.seconds()) : Json()},
+                     {"at", rank.at()},
+                     {"waits_for", std::move(waits_for)},
+                     {"waiters", rank.waiters()}});
+  }
+  for (const v1::PipelineLane& lane : pipeline.lanes()) {
+    Json passes = Json::array();
+    for (const v1::PipelinePass& pass : lane.passes()) {
+      passes.push_back({{"action", pass.action()},
+                        {"begin", pass.begin()},
+                        {"end", pass.end()}});
+    }
+    lanes.push_back(std::move(passes));
+  }
+  return {{"schedule", pipeline.schedule()},
+          {"micro_batches", pipeline.micro_batches()},
+          {"findings", std::move(findings)},
+          {"ranks", std::move(ranks)},
+          {"lanes", std::move(lanes)},
+          {"measured", pipeline.measured()}};
+}
+
 Json WaitJson(const v1::RankWait& wait, absl::Time since) {
   Json ranks = Json::array();
   for (const int rank : wait.ranks()) ranks.push_back(rank);
@@ -62,6 +97,7 @@ Json JobJson(const v1::JobDescription& job, absl::Time last_event,
     json["mesh"] = job.mesh();
     json["placement"] = job.placement();
   }
+  if (job.has_pipeline()) json["pipeline"] = PipelineJson(job.pipeline());
   return json;
 }
 

@@ -60,6 +60,41 @@ v1::RankWait ToProto(const RankWait& wait) {
   return proto;
 }
 
+v1::PipelineDescription ToProto(const PipelineReport& report) {
+  v1::PipelineDescription proto;
+  proto.set_schedule(report.schedule);
+  proto.set_micro_batches(report.micro_batches);
+  proto.set_measured(report.measured);
+  for (const std::string& finding : report.findings) {
+    proto.add_findings(finding);
+  }
+  for (size_t i = 0; i < report.ranks.size(); ++i) {
+    const PipelineReport::Rank& rank = report.ranks[i];
+    v1::PipelineRank* const one = proto.add_ranks();
+    one->set_rank(static_cast<int>(i));
+    one->set_lane(rank.lane);
+    one->set_step(rank.step);
+    one->set_action(rank.in);
+    one->set_seconds(absl::ToDoubleSeconds(rank.in_it));
+    one->set_at(rank.at);
+    for (const int other : rank.waits_for) {
+      if (one->waits_for_size() == kMaxWaitsFor) break;
+      one->add_waits_for(other);
+    }
+    one->set_waiters(rank.waiters);
+  }
+  for (const auto& lane : report.lanes) {
+    v1::PipelineLane* const passes = proto.add_lanes();
+    for (const PipelineReport::Pass& pass : lane) {
+      v1::PipelinePass* const one = passes->add_passes();
+      one->set_action(pass.action);
+      one->set_begin(pass.begin);
+      one->set_end(pass.end);
+    }
+  }
+  return proto;
+}
+
 void AddRing(const std::optional<JobRing>& ring, v1::JobDescription* job) {
   if (!ring.has_value()) return;
   v1::RingOrder* const order = job->mutable_ring();

@@ -18,11 +18,15 @@ namespace coxswain::server {
 // What the components know of jobs, as messages: for the services, and for JSON
 // (json.h).
 
+// Of the ranks that one of a pipeline waits for.
+inline constexpr int kMaxWaitsFor = 8;
+
 v1::MemberDescription ToProto(const MemberDescription& member);
 v1::JobDescription ToProto(const JobDescription& job);
 v1::RankWait ToProto(const RankWait& wait);
 // Sets the ring, if there is one.
 void AddRing(const std::optional<JobRing>& ring, v1::JobDescription* job);
+v1::PipelineDescription ToProto(const PipelineReport& report);
 // Returns the age of a moment: above 0, or 0 for the infinite past.
 int64_t AgeMs(absl::Time at, absl::Duration age);
 // `at`: when the report was made, by the clock of the decision.

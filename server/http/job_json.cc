@@ -163,6 +163,9 @@ absl::StatusOr<Json> JobJson(const CoordinatorView& view,
   v1::JobDescription described = ToProto(job);
   const std::optional<RankWait> wait = view.schedule->WaitOf(job);
   if (wait.has_value()) *described.mutable_wait() = ToProto(*wait);
+  if (const auto pipeline = view.schedule->PipelineOf(job)) {
+    *described.mutable_pipeline() = ToProto(*pipeline);
+  }
   AddRing(view.telemetry->RingOf(name), &described);
   Json json =
       JobJson(described, job.last_event_at + calendar,

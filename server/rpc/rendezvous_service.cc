@@ -317,6 +317,9 @@ grpc::ServerUnaryReactor* RendezvousService::Describe(
     if (wait.has_value()) {
       *described->mutable_wait() = coxswain::server::ToProto(*wait);
     }
+    if (const auto pipeline = schedule_->PipelineOf(job)) {
+      *described->mutable_pipeline() = coxswain::server::ToProto(*pipeline);
+    }
     if (witness_.telemetry == nullptr) continue;
     AddRing(witness_.telemetry->RingOf(job.job), described);
     if (request->steps() <= 0) continue;

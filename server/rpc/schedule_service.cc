@@ -37,6 +37,15 @@ void Fill(const RankReport& rank, absl::Time at, v1::RankProgress* proto) {
   proto->set_activity(progress.activity);
   proto->set_restored(rank.member.restored);
   proto->set_departure(rank.member.departure);
+  proto->set_pipeline(rank.in);
+  if (!rank.in.empty() && progress.pipeline.has_value()) {
+    proto->set_pipeline_step(progress.pipeline->step);
+    proto->set_pipeline_ms(absl::ToInt64Milliseconds(progress.pipeline->in_it));
+  }
+  for (const int other : rank.waits_for) {
+    if (proto->waits_for_size() == kMaxWaitsFor) break;
+    proto->add_waits_for(other);
+  }
 }
 
 v1::WhyResponse ToProto(const WhyReport& why) {

@@ -2,6 +2,7 @@
 
 import { bytes, count, number, plural, words } from './format.js';
 import { picture } from './picture.js';
+import { pipelineParts } from './pipeline.js';
 import {
   ago, button, el, facts, none, quiet, said, section, state, straggler, table, when,
 } from './parts.js';
@@ -257,6 +258,8 @@ export function jobPage(name, view) {
     head(job, job.plan),
     report(job, job.now),
     section('steps', 'The last steps by rank', ...picture(view.steps, view.pins, view.width)),
+    job.pipeline &&
+        section('pipeline', 'Pipeline', ...pipelineParts(job.pipeline, view.width)),
     members(job, job.now, view.firstMember),
     traffic(job),
     checkpoints(job, job.now),
