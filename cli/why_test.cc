@@ -72,6 +72,26 @@ TEST(WhyTest, OutliersAreMarked) {
       "rank 0: a gradient is not finite\n");
 }
 
+TEST(WhyTest, PlacesInAPipelineAreThereWhereItHasOne) {
+  v1::WhyResponse why = Example();
+  v1::RankProgress* const rank = why.mutable_ranks(0);
+  rank->set_pipeline("0RECV_B2");
+  rank->set_pipeline_step(7);
+  rank->set_pipeline_ms(34000);
+  rank->add_waits_for(1);
+  rank->add_waits_for(3);
+  const std::string text = FormatWhy("x", why, kNow);
+  EXPECT_THAT(text,
+              HasSubstr("ACTIVITY                PIPELINE  FOR  WAITS FOR\n"));
+  EXPECT_THAT(text, HasSubstr("waits for the decision  0RECV_B2  34s  1 3\n"));
+  EXPECT_THAT(text, HasSubstr("-                       -         -    -\n"));
+  const auto json = nlohmann::json::parse(FormatWhyJson("x", why, kNow));
+  EXPECT_EQ(json["ranks"][0]["pipeline"]["action"], "0RECV_B2");
+  EXPECT_EQ(json["ranks"][0]["pipeline"]["seconds"], 34.0);
+  EXPECT_EQ(json["ranks"][0]["pipeline"]["waits_for"], nlohmann::json({1, 3}));
+  EXPECT_FALSE(json["ranks"][1].contains("pipeline"));
+}
+
 TEST(WhyTest, ReportsThatNoProblemWasFoundOnlyWhereNothingHasFailed) {
   v1::WhyResponse why;
   why.set_state("running");

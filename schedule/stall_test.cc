@@ -55,6 +55,55 @@ OpenRound Waits(std::vector<int> missing, absl::Duration waited) {
   return round;
 }
 
+pipeline::Holder HolderOf(int rank, absl::Duration since) {
+  pipeline::Holder holder;
+  holder.rank = rank;
+  holder.stage = rank;
+  holder.since = since;
+  holder.median = absl::Milliseconds(210);
+  holder.waiters = 2;
+  holder.sentence = "stage 1 has been in 1F7";
+  return holder;
+}
+
+TEST(StallTest, ARankThatHoldsUpAPipelineIsTheOutlier) {
+  StallInput input = Job(3, absl::Seconds(1));
+  input.pipeline.emplace();
+  input.pipeline->in = {"0RECV_B0", "1F7", "2RECV_F7"};
+  input.pipeline->waits_for = {{1}, {}, {1}};
+  input.pipeline->holders = {HolderOf(1, absl::Seconds(2))};
+  EXPECT_THAT(FindStall(kNow, input).outliers, IsEmpty()) << "that is usual";
+  input.pipeline->holders = {HolderOf(1, absl::Seconds(4))};
+  StallReport report = FindStall(kNow, input);
+  EXPECT_FALSE(report.stalled);
+  EXPECT_THAT(report.outliers, ElementsAre(1));
+  EXPECT_THAT(report.findings, ElementsAre("stage 1 has been in 1F7"));
+  EXPECT_EQ(report.since, kNow - absl::Seconds(4));
+  // Passes of a second each are not.
+  input.pipeline->holders[0].median = absl::Seconds(1.5);
+  EXPECT_THAT(FindStall(kNow, input).outliers, IsEmpty());
+  input.pipeline->holders = {HolderOf(1, kTimeout)};
+  report = FindStall(kNow, input);
+  EXPECT_TRUE(report.stalled);
+  EXPECT_THAT(report.error, StatusIs(absl::StatusCode::kAborted,
+                                     AllOf(HasSubstr("stage 1 has been in 1F7"),
+                                           HasSubstr("look at rank 1"))));
+}
+
+// They announce the next step once this one is done.
+TEST(StallTest, TicketsOfThoseWithinAPipelinesStepAreNotMissing) {
+  StallInput input = Job(3, absl::Seconds(1));
+  input.pipeline.emplace();
+  input.pipeline->in = {"between steps", "1F7", "2RECV_F7"};
+  input.pipeline->waits_for = {{1}, {}, {1}};
+  input.pipeline->holders = {HolderOf(1, absl::Seconds(5))};
+  input.rounds.push_back(Waits({1, 2}, absl::Seconds(5)));
+  EXPECT_THAT(FindStall(kNow, input).outliers, ElementsAre(1));
+  // This one does nothing that the pipeline waits for.
+  input.rounds.back().missing = {0};
+  EXPECT_THAT(FindStall(kNow, input).outliers, ElementsAre(0, 1));
+}
+
 TEST(StallTest, AJobThatMovesHasNoOutliers) {
   const StallReport report = FindStall(kNow, Job(3, absl::Milliseconds(10)));
   EXPECT_FALSE(report.stalled);

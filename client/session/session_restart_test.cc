@@ -248,6 +248,29 @@ TEST_F(SessionRestartTest, HeartbeatsHaveTheErrorNorm) {
       }));
 }
 
+TEST_F(SessionRestartTest, HeartbeatsHaveThePlaceInAPipelineWhereThereIsOne) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  EXPECT_TRUE(fake_->AttachmentNumber(0)->WaitForRequest(
+      [](const v1::AttachRequest& request) {
+        return request.has_heartbeat() && !request.heartbeat().has_pipeline();
+      }));
+  session->SetPipelinePlace([]() -> std::optional<PipelinePlace> {
+    PipelinePlace place = {3, 17, 8, absl::Seconds(2), {}};
+    for (int stage = 0; stage < 20; ++stage) {
+      place.passes.push_back({stage, 0.5, 1.5, 0, 0});
+    }
+    return place;
+  });
+  EXPECT_TRUE(fake_->AttachmentNumber(0)->WaitForRequest(
+      [](const v1::AttachRequest& request) {
+        const v1::PipelinePlace& place = request.heartbeat().pipeline();
+        return place.step() == 3 && place.action() == 17 &&
+               place.micro_batches() == 8 && place.seconds() == 2 &&
+               place.passes_size() == 16 && place.passes(1).stage() == 1 &&
+               place.passes(1).backward() == 1.5;
+      }));
+}
+
 TEST_F(SessionRestartTest, BrokenPeersAreReportedOnce) {
   peer_.set_rank(1);
   peer_.set_host("host-a");

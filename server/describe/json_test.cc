@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/describe/messages.h"
 
 namespace coxswain::server {
 namespace {
@@ -83,6 +84,36 @@ TEST(DescribeJsonTest, WhatBelongsToAMeshIsThereWhereThereIsOne) {
   EXPECT_FALSE(MemberJson(described, kThen).contains("coordinates"));
   described.mutable_member()->set_coordinates("dp 1, shard 0");
   EXPECT_EQ(MemberJson(described, kThen)["coordinates"], "dp 1, shard 0");
+}
+
+TEST(DescribeJsonTest, APipelineIsThereWhereThereIsOne) {
+  EXPECT_FALSE(JobJson(v1::JobDescription(), kThen, absl::InfinitePast())
+                   .contains("pipeline"));
+  PipelineReport report;
+  report.schedule = "1f1b";
+  report.micro_batches = 4;
+  report.findings = {"stage 0 has been in 0F0"};
+  report.lanes = {{{"0F0", 0, 1.5}}, {}};
+  report.measured = true;
+  PipelineReport::Rank rank;
+  rank.lane = 1;
+  rank.step = 7;
+  rank.in = "1RECV_F0";
+  rank.in_it = absl::Seconds(3);
+  for (int other = 0; other < 20; ++other) rank.waits_for.push_back(other);
+  report.ranks = {rank, PipelineReport::Rank()};
+  v1::JobDescription job;
+  *job.mutable_pipeline() = ToProto(report);
+  const Json json = JobJson(job, kThen, absl::InfinitePast())["pipeline"];
+  EXPECT_EQ(json["schedule"], "1f1b");
+  EXPECT_EQ(json["findings"], Json({"stage 0 has been in 0F0"}));
+  EXPECT_EQ(json["lanes"][0][0],
+            Json({{"action", "0F0"}, {"begin", 0.0}, {"end", 1.5}}));
+  EXPECT_TRUE(json["measured"]);
+  EXPECT_EQ(json["ranks"][0]["action"], "1RECV_F0");
+  EXPECT_EQ(json["ranks"][0]["seconds"], 3.0);
+  EXPECT_EQ(json["ranks"][0]["waits_for"].size(), 8u);
+  EXPECT_TRUE(json["ranks"][1]["step"].is_null());
 }
 
 TEST(DescribeJsonTest, ARound) {

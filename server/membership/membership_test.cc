@@ -325,6 +325,30 @@ TEST_F(MembershipTest, SilenceForALeaseIsALoss) {
                 "was lost: no sign of life for 10s");
 }
 
+// pp=2, dp=1: lists 0F0 0SEND_F0 0RECV_B0 0B0, and 1RECV_F0 1F0 1B0 1SEND_B0.
+TEST_F(MembershipTest, ALossInAPipelineHasWhatTheMemberWasIn) {
+  std::vector<Worker*> team;
+  for (int slot = 0; slot < 2; ++slot) {
+    team.push_back(Make(2, slot));
+    team.back()->request.manifest.mesh = "pp=2";
+    team.back()->request.manifest.terms = {{"pipeline", "1f1b"}};
+    Join(team.back());
+  }
+  for (Worker* const worker : team) Attach(worker);
+  const auto beat = [this](const Worker& worker, int action) {
+    Progress progress;
+    progress.pipeline = PipelinePlace{7, action, 1, absl::Seconds(1), {}};
+    EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
+  };
+  beat(*team[0], 2);
+  beat(*team[1], 1);
+  membership_->ReportExit(team[1]->exit(9), [](const auto&) {});
+  ExpectAborted(*team[0],
+                "rank 1 (pp 1; host-a/1, incarnation 0000000000000002) was "
+                "lost: killed by signal 9 (reported by its launcher); it was "
+                "in 1F0 of its pipeline, and 1 rank waited for it");
+}
+
 TEST_F(MembershipTest, APausedCoordinatorGivesEachMemberALease) {
   const auto team = Run(2);
   membership_->Detach(team[1]->attachment);

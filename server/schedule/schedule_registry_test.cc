@@ -182,6 +182,7 @@ class ScheduleRegistryTest : public testing::Test {
     request.manifest.hook = "allreduce";
     request.manifest.accumulation_steps = 1;
     request.manifest.terms = terms;
+    request.manifest.mesh = mesh_;
     request.timeout = absl::Seconds(30);
     membership_->Join(request,
                       [&worker](auto result) { worker.joined = result; });
@@ -220,6 +221,12 @@ class ScheduleRegistryTest : public testing::Test {
     progress.collective_sequence = sequence;
     EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
   }
+  // Its heartbeat, with its place in the pipeline's first step.
+  void BeatAt(const Worker& worker, int action, absl::Duration in_it) {
+    Progress progress;
+    progress.pipeline = PipelinePlace{0, action, 1, in_it, {{0, 0.2, 0, 0, 0}}};
+    EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
+  }
   // As the coordinator does it.
   void Tick() {
     schedule_->Tick(clock_.Now());
@@ -239,6 +246,7 @@ class ScheduleRegistryTest : public testing::Test {
   std::unique_ptr<ScheduleRegistry> schedule_;
   std::deque<Worker> workers_;  // addresses stay
   uint64_t incarnations_ = 0;
+  std::string mesh_;  // of jobs that are made
 };
 
 TEST_F(ScheduleRegistryTest, AgreeingTicketsAreDecidedForAll) {
@@ -490,6 +498,78 @@ TEST_F(ScheduleRegistryTest, WithWarnAStallIsWarnedOfOnce) {
   EXPECT_THAT(team[0]->events[0].reason, HasSubstr("rank 1"));
   Announce({team[1]}, 0);
   EXPECT_EQ(team[0]->events.back().kind, Kind::kDecision);
+}
+
+// pp=2, dp=2: lists 0F0 0SEND_F0 0RECV_B0 0B0, and 1RECV_F0 1F0 1B0 1SEND_B0;
+// rank 1 (pp 0, dp 1) does not get done with its first pass.
+TEST_F(ScheduleRegistryTest, TheRankThatHoldsUpAPipelineEndsIt) {
+  mesh_ = "pp=2,dp=2";
+  const Team team = Run(4, {{"progress_timeout", "5s"}, {"pipeline", "1f1b"}});
+  for (int second = 1; second <= 4; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    BeatAt(*team[0], 4, absl::Seconds(second));
+    BeatAt(*team[1], 0, absl::Seconds(second));
+    BeatAt(*team[2], 4, absl::Seconds(second));
+    BeatAt(*team[3], 0, absl::Seconds(second));
+    Tick();
+  }
+  const std::string sentence =
+      "stage 0 (rank 1: pp 0, dp 1; host-a/1) has been in 0F0 for 4s (median "
+      "200ms); 3 ranks wait for it, 2 of them directly";
+  ASSERT_OK_AND_ASSIGN(const WhyReport why, schedule_->Why("job"));
+  EXPECT_EQ(why.schedule.findings[0], sentence);
+  EXPECT_TRUE(why.schedule.ranks[1].outlier);
+  EXPECT_FALSE(why.schedule.ranks[0].outlier);
+  EXPECT_EQ(why.schedule.ranks[1].in, "0F0");
+  EXPECT_EQ(why.schedule.ranks[3].in, "1RECV_F0");
+  EXPECT_THAT(why.schedule.ranks[3].waits_for, ElementsAre(1));
+  const auto wait = schedule_->WaitOf(Description());
+  ASSERT_TRUE(wait.has_value());
+  EXPECT_THAT(wait->ranks, ElementsAre(1));
+  EXPECT_EQ(wait->waited, absl::Seconds(4));
+  const auto report = schedule_->PipelineOf(Description());
+  ASSERT_TRUE(report.has_value());
+  EXPECT_THAT(report->findings, ElementsAre(sentence));
+  EXPECT_EQ(report->ranks[1].waiters, 3);
+  EXPECT_EQ(report->ranks[3].lane, 1);
+  EXPECT_THAT(report->lanes, SizeIs(2));
+  EXPECT_EQ(report->lanes[0][0].action, "0F0");
+  EXPECT_FALSE(report->measured);  // no backward pass is
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  clock_.Advance(absl::Seconds(1));
+  Tick();
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  ASSERT_THAT(team[0]->EventsOf(Kind::kAbort), SizeIs(1));
+  EXPECT_THAT(
+      team[0]->EventsOf(Kind::kAbort)[0].reason,
+      AllOf(HasSubstr("stage 0 (rank 1: pp 0, dp 1; host-a/1) has been in 0F0"),
+            HasSubstr("3 ranks wait for it"), HasSubstr("look at rank 1")));
+  EXPECT_FALSE(schedule_->PipelineOf(Description()).has_value());
+}
+
+TEST_F(ScheduleRegistryTest, APipelineThatMovesIsNotStalled) {
+  mesh_ = "pp=2,dp=1";
+  const Team team = Run(
+      2,
+      {{"progress_timeout", "5s"}, {"pipeline", "1f1b"}, {"on_stall", "warn"}});
+  for (int second = 0; second < 30; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    BeatAt(*team[0], 2, absl::Seconds(second));
+    // Each pass takes three seconds.
+    BeatAt(*team[1], 1 + second / 3 % 2, absl::Seconds(second % 3));
+    Tick();
+  }
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  EXPECT_FALSE(schedule_->WaitOf(Description()).has_value());
+  for (int second = 0; second < 6; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    BeatAt(*team[0], 2, absl::Seconds(30 + second));
+    BeatAt(*team[1], 1, absl::Seconds(second));
+    Tick();
+  }
+  ASSERT_THAT(team[0]->events, SizeIs(1));
+  EXPECT_EQ(team[0]->events[0].kind, Kind::kWarning);
+  EXPECT_THAT(team[0]->events[0].reason, HasSubstr("1F0"));
 }
 
 TEST_F(ScheduleRegistryTest, TicketsAreSignsOfLife) {

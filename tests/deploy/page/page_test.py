@@ -118,6 +118,42 @@ class PageTest(unittest.TestCase):
             self.assertIn(words, self.window.text(".card" + selector))
         self.assertEqual(self.window.complaints(), [])
 
+    def test_a_pipeline_has_a_planned_step_and_the_places_of_its_ranks(self):
+        server = self.serve(Job("gpt", 4, stages=4), Job("mnist", 2))
+        self.open_job(server, "gpt")
+        card = self.window.text(".card.pipeline")
+        for words in [
+            "stage 1 (rank 1: pp 1, dp 0; host-0/1) has been in 1F3",
+            "One step of 1f1b, 8 micro-batches, as planned",
+            "median times that the ranks report",
+            "It is not a recording of a step.",
+            "0RECV_F4",
+        ]:
+            self.assertIn(words, card)
+        # The one that the others wait for comes first.
+        self.assertEqual(
+            self.window.run(
+                "return [...document.querySelectorAll('.pipeline tbody tr')]"
+                ".map(e => e.innerText.split('\t')[0].trim())"
+            ),
+            ["1", "0", "2", "3"],
+        )
+        lanes = self.window.run(
+            "return [...document.querySelectorAll('.pipeline .line svg')]"
+            ".map(e => [...e.querySelectorAll('path')]"
+            ".map(p => (p.getAttribute('d').match(/M/g) || []).length))"
+        )
+        self.assertEqual(lanes, [[8, 8, 1]] * 4)
+        self.assert_fits()
+        self.assertEqual(self.window.complaints(), [])
+        self.open_job(server)
+        self.assertEqual(
+            self.window.run(
+                "return document.querySelectorAll('.card.pipeline').length"
+            ),
+            0,
+        )
+
     def test_jobs_that_need_somebody_come_first(self):
         self.open(
             self.serve(
@@ -361,7 +397,8 @@ class PageTest(unittest.TestCase):
 
     def test_text_of_peers_stays_text(self):
         server = self.serve(
-            Job("<b>x</b>", 3, slow=[1], text=HOSTILE), Job("mnist", 2)
+            Job("<b>x</b>", 3, slow=[1], text=HOSTILE, stages=3),
+            Job("mnist", 2),
         )
         self.open(server.url)
         self.assertIn("<b>x</b>", self.window.text("tbody"))
@@ -376,7 +413,7 @@ class PageTest(unittest.TestCase):
         for section in SECTIONS:
             self.assertIn(section, self.window.text("main"))
         for card in ("now", "report", "members", "traffic", "plan",
-                     "checkpoints", "history"):
+                     "checkpoints", "history", "pipeline"):
             text = self.window.text(".card." + card).replace("\n", "")
             self.assertIn("<script>document.title", text, card)
         self.assertEqual(
@@ -405,7 +442,8 @@ class PageTest(unittest.TestCase):
         slow = [70, 71, 4095]
         for knows_order in (True, False):
             server = self.serve(
-                Job("big", 4096, slow=slow), knows_order=knows_order
+                Job("big", 4096, slow=slow, stages=64),
+                knows_order=knows_order,
             )
             self.open_job(server, "big")
             self.window.wait_for(

@@ -30,8 +30,10 @@ def seconds(step, rank, slow):
 class Job:
     """A job of `ranks` ranks; those in `slow` are stragglers at times."""
 
-    def __init__(self, name, ranks, slow=(), text=None, state="running"):
+    def __init__(self, name, ranks, slow=(), text=None, state="running",
+                 stages=0):
         self.name = name
+        self.stages = stages  # of its pipelines; 0: it has none
         self.ranks = ranks
         self.slow = set(slow)
         self.text = text
@@ -138,6 +140,55 @@ class Job:
             ],
         }
 
+    def pipeline(self):
+        """All wait for rank 1, which is in the fourth pass of its lane."""
+        micro_batches = 8
+        lanes = []
+        for lane in range(self.stages):
+            ahead = self.stages - 1 - lane
+            back = self.stages + ahead
+            lanes.append(
+                [
+                    {"action": "%dF%d" % (lane, i), "begin": lane + i,
+                     "end": lane + i + 1}
+                    for i in range(micro_batches)
+                ] + [
+                    {"action": "%dB%d" % (lane, i),
+                     "begin": micro_batches + back + 2 * i,
+                     "end": micro_batches + back + 2 * i + 2}
+                    for i in range(micro_batches)
+                ]
+            )
+        ranks = [
+            {
+                "rank": rank,
+                "lane": rank % self.stages,
+                "step": self.step,
+                "action": self.text_or(
+                    "1F3" if rank == 1 else "%dRECV_F4" % (rank % self.stages)
+                ),
+                "seconds": 34.0,
+                "at": rank % self.stages + 3.0,
+                "waits_for": [] if rank == 1 else [1],
+                "waiters": self.ranks - 1 if rank == 1 else 0,
+            }
+            for rank in range(self.ranks)
+        ]
+        return {
+            "schedule": self.text_or("1f1b"),
+            "micro_batches": micro_batches,
+            "findings": [
+                self.text_or(
+                    "stage 1 (rank 1: pp 1, dp 0; host-0/1) has been in 1F3 "
+                    "for 34s (median 210ms); %d ranks wait for it, 1 of them "
+                    "directly" % (self.ranks - 1)
+                )
+            ],
+            "ranks": ranks,
+            "lanes": lanes,
+            "measured": True,
+        }
+
     def checkpoint(self, back):
         return {
             "id": self.text_or("step-%06d" % (self.step - 200 * back)),
@@ -183,7 +234,7 @@ class Job:
     def detail(self, first, many):
         end = min(first + many, self.ranks)
         row = self.row()
-        return {
+        answer = {
             "job": self.name,
             "state": self.state,
             "generation": 4,
@@ -204,6 +255,9 @@ class Job:
             "checkpoint_count": 12,
             "traffic": self.traffic(),
         }
+        if self.stages > 0:
+            answer["pipeline"] = self.pipeline()
+        return answer
 
     def slow_in(self, step):
         return sorted(self.slow) if step % 3 else []
