@@ -1,6 +1,7 @@
 #include "client/torch/pipeline/torch_stage.h"
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/utils.h>
 
 #include <memory>
 #include <optional>
@@ -88,6 +89,58 @@ absl::StatusOr<Activations> ToActivations(const Tensors& tensors) {
   return result;
 }
 
+// Returns them as the inputs of another graph.
+Tensors Cut(const Tensors& outputs) {
+  Tensors inputs;
+  for (const ::torch::Tensor& output : outputs) {
+    const bool has_graph = output.defined() && output.requires_grad();
+    inputs.push_back(has_graph ? output.detach().requires_grad_() : output);
+  }
+  return inputs;
+}
+
+// Returns the gradients of inputs, or parameters, from those of a graph's
+// outputs; undefined where there is none. May throw.
+Tensors Gradients(const Tensors& outputs, const Tensors& output_gradients,
+                  const Tensors& inputs, bool keep_graph) {
+  Tensors roots;
+  Tensors from;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].defined() || !outputs[i].requires_grad()) continue;
+    if (!output_gradients[i].defined()) continue;
+    roots.push_back(outputs[i]);
+    from.push_back(output_gradients[i]);
+  }
+  Tensors wanted;
+  for (const ::torch::Tensor& input : inputs) {
+    if (input.defined() && input.requires_grad()) wanted.push_back(input);
+  }
+  Tensors result(inputs.size());
+  if (roots.empty() || wanted.empty()) return result;
+  const Tensors gradients =
+      ::torch::autograd::grad(roots, wanted, from, keep_graph,
+                              /*create_graph=*/false, /*allow_unused=*/true);
+  size_t next = 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+    result[i] = gradients[next++];
+  }
+  return result;
+}
+
+// May throw.
+void AddTo(const ::torch::Tensor& parameter, const ::torch::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  const ::torch::NoGradGuard no_grad;
+  ::torch::Tensor& sum = parameter.mutable_grad();
+  if (sum.defined()) {
+    sum.add_(gradient);
+  } else {
+    // Its memory may be another gradient's, too.
+    sum = ::torch::empty_like(parameter).copy_(gradient);
+  }
+}
+
 }  // namespace
 
 absl::Status TorchStage::Begin(int micro_batches) {
@@ -101,83 +154,178 @@ absl::Status TorchStage::Begin(int micro_batches) {
                    "; call SetInputs before each step"));
 }
 
+Tensors TorchStage::Run(const Tensors& inputs, Kept* kept) const {
+  if (!halves_ || forward_only_) {
+    Tensors x = inputs;
+    for (const StageLayer& layer : layers_) x = layer.compute(x);
+    kept->parts.push_back({inputs, x, {}});
+    return x;
+  }
+  Tensors x = inputs;
+  for (const StageLayer& layer : layers_) {
+    Part part;
+    part.inputs = x;
+    part.outputs = layer.compute(x);
+    x = Cut(part.outputs);
+    kept->parts.push_back(std::move(part));
+  }
+  return x;
+}
+
 absl::Status TorchStage::Forward(int micro_batch, Activations inputs,
                                  Activations* outputs) {
-  Kept kept;
-  if (is_first_) {
-    kept.inputs = inputs_[static_cast<size_t>(micro_batch)];
-  } else if (inputs.empty()) {
+  if (!is_first_ && inputs.empty()) {
     return absl::FailedPreconditionError(
         "no tensors come in: of the first stage call SetInputs before each "
         "step; another one's predecessor returns none");
   }
-  Tensors results;
+  Kept kept;
+  absl::StatusOr<Activations> passed = Activations();
   COXSWAIN_RETURN_IF_ERROR(Guarded("the forward pass", [&] {
+    const ::torch::AutoGradMode with_graph(!forward_only_);
+    Tensors x;
+    if (is_first_) x = inputs_[static_cast<size_t>(micro_batch)];
     for (Activation& input : inputs) {
-      kept.inputs.push_back(ToTensor(std::move(input)));
-      if (HasGradient(kept.inputs.back())) {
-        kept.inputs.back().requires_grad_();
-      }
+      x.push_back(ToTensor(std::move(input)));
+      if (HasGradient(x.back())) x.back().requires_grad_(!forward_only_);
     }
-    results = compute_(kept.inputs);
-    if (loss_ != nullptr) {
-      kept.loss = loss_(micro_batch, results);
-      losses_[micro_batch] = kept.loss.detach();
+    const Tensors results = Run(x, &kept);
+    if (loss_ == nullptr) {
+      passed = ToActivations(results);
+      return;
     }
+    kept.outputs = results;
+    kept.loss = loss_(micro_batch, results);
+    if (kept.loss.defined()) losses_[micro_batch] = kept.loss.detach();
   }));
-  if (loss_ == nullptr) {
-    absl::StatusOr<Activations> passed;
-    COXSWAIN_RETURN_IF_ERROR(
-        Guarded("the forward pass", [&] { passed = ToActivations(results); }));
-    COXSWAIN_ASSIGN_OR_RETURN(*outputs, std::move(passed));
-    kept.outputs = std::move(results);
-  }
+  COXSWAIN_ASSIGN_OR_RETURN(*outputs, std::move(passed));
+  if (forward_only_) kept = Kept();
   kept_[micro_batch] = std::move(kept);
   return absl::OkStatus();
 }
 
-absl::Status TorchStage::Backward(int micro_batch, Activations output_gradients,
-                                  Activations* input_gradients) {
+absl::StatusOr<TorchStage::Kept> TorchStage::TakeKept(int micro_batch,
+                                                      size_t output_gradients) {
   auto node = kept_.extract(micro_batch);
   if (node.empty()) {
     return absl::FailedPreconditionError("its forward pass has not run");
   }
   Kept kept = std::move(node.mapped());
-  if (loss_ == nullptr && output_gradients.size() != kept.outputs.size()) {
-    return absl::InternalError(
-        absl::StrCat("the next stage returned ", output_gradients.size(),
-                     " gradients for ", kept.outputs.size(), " outputs"));
+  if (loss_ != nullptr || forward_only_) return kept;
+  const size_t outputs = kept.parts.back().outputs.size();
+  if (output_gradients == outputs) return kept;
+  return absl::InternalError(absl::StrCat("the next stage returned ",
+                                          output_gradients, " gradients for ",
+                                          outputs, " outputs"));
+}
+
+Tensors TorchStage::OfOutputs(const Kept& kept,
+                              Activations output_gradients) const {
+  if (loss_ != nullptr) {
+    if (!kept.loss.defined()) return Tensors(kept.outputs.size());
+    return Gradients({kept.loss}, {::torch::ones_like(kept.loss)}, kept.outputs,
+                     /*keep_graph=*/false);
   }
+  Tensors gradients;
+  for (Activation& one : output_gradients) {
+    gradients.push_back(ToTensor(std::move(one)));
+  }
+  return gradients;
+}
+
+absl::StatusOr<Activations> TorchStage::OfInputs(
+    const Tensors& gradients) const {
+  return is_first_ ? Activations() : ToActivations(gradients);
+}
+
+absl::Status TorchStage::Backward(int micro_batch, Activations output_gradients,
+                                  Activations* input_gradients) {
+  COXSWAIN_ASSIGN_OR_RETURN(const Kept kept,
+                            TakeKept(micro_batch, output_gradients.size()));
   absl::StatusOr<Activations> passed = Activations();
   COXSWAIN_RETURN_IF_ERROR(Guarded("the backward pass", [&] {
-    if (kept.loss.defined()) {
-      kept.loss.backward();
+    if (forward_only_) {
+      passed = OfInputs({});
+      return;
+    }
+    const Part& part = kept.parts.back();
+    if (loss_ != nullptr) {
+      if (kept.loss.defined()) kept.loss.backward();
     } else {
       Tensors roots;
       Tensors gradients;
-      for (size_t i = 0; i < kept.outputs.size(); ++i) {
+      for (size_t i = 0; i < part.outputs.size(); ++i) {
         // Of what the next stage has no use for, nothing comes back.
-        if (output_gradients[i].absent || !kept.outputs[i].requires_grad()) {
+        if (output_gradients[i].absent || !part.outputs[i].requires_grad()) {
           continue;
         }
-        roots.push_back(kept.outputs[i]);
+        roots.push_back(part.outputs[i]);
         gradients.push_back(ToTensor(std::move(output_gradients[i])));
       }
       if (!roots.empty()) ::torch::autograd::backward(roots, gradients);
     }
     Tensors of_inputs;
-    if (is_first_) return;
-    for (const ::torch::Tensor& input : kept.inputs) {
+    for (const ::torch::Tensor& input : part.inputs) {
       of_inputs.push_back(input.defined() ? input.grad() : input);
     }
-    passed = ToActivations(of_inputs);
+    passed = OfInputs(of_inputs);
   }));
   COXSWAIN_ASSIGN_OR_RETURN(*input_gradients, std::move(passed));
   return absl::OkStatus();
 }
 
+absl::Status TorchStage::BackwardInput(int micro_batch,
+                                       Activations output_gradients,
+                                       Activations* input_gradients) {
+  COXSWAIN_ASSIGN_OR_RETURN(Kept kept,
+                            TakeKept(micro_batch, output_gradients.size()));
+  absl::StatusOr<Activations> passed = Activations();
+  COXSWAIN_RETURN_IF_ERROR(Guarded("the backward pass of the inputs", [&] {
+    Tensors gradients;
+    if (!forward_only_) {
+      gradients = OfOutputs(kept, std::move(output_gradients));
+      for (size_t i = kept.parts.size(); i-- > 0;) {
+        Part& part = kept.parts[i];
+        part.output_gradients = std::move(gradients);
+        gradients = Gradients(part.outputs, part.output_gradients, part.inputs,
+                              /*keep_graph=*/!layers_[i].parameters.empty());
+      }
+    }
+    passed = OfInputs(gradients);
+  }));
+  COXSWAIN_ASSIGN_OR_RETURN(*input_gradients, std::move(passed));
+  half_done_[micro_batch] = std::move(kept.parts);
+  return absl::OkStatus();
+}
+
+absl::Status TorchStage::BackwardWeight(int micro_batch) {
+  auto node = half_done_.extract(micro_batch);
+  if (node.empty()) {
+    return absl::FailedPreconditionError(
+        "the backward pass of its inputs has not run");
+  }
+  if (forward_only_) return absl::OkStatus();
+  std::vector<Part>& parts = node.mapped();
+  return Guarded("the backward pass of the parameters", [&] {
+    for (size_t i = parts.size(); i-- > 0;) {
+      Tensors used;
+      for (const StageParameter& parameter : layers_[i].parameters) {
+        used.push_back(parameter.used);
+      }
+      const Tensors gradients =
+          Gradients(parts[i].outputs, parts[i].output_gradients, used,
+                    /*keep_graph=*/false);
+      for (size_t k = 0; k < used.size(); ++k) {
+        AddTo(layers_[i].parameters[k].trained, gradients[k]);
+      }
+      parts[i] = Part();
+    }
+  });
+}
+
 void TorchStage::Reset() {
   kept_.clear();
+  half_done_.clear();
   losses_.clear();
 }
 
