@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -229,12 +230,20 @@ std::map<std::string, std::string> AgreedSettings(
 absl::StatusOr<JobManifest> DescribeJob(
     const ::torch::nn::Module& module, const std::string& hook_spec,
     const DistributedDataParallelOptions& options) {
+  COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> parameters,
+                            DescribeParameters(module));
+  return DescribeJob(std::move(parameters), hook_spec, options);
+}
+
+JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
+                        const std::string& hook_spec,
+                        const DistributedDataParallelOptions& options) {
   JobManifest manifest;
   manifest.hook = hook_spec;
   const schedule::Plan plan = PlanOf(options);
   manifest.accumulation_steps = plan.accumulation_steps;
   manifest.terms = plan.terms;
-  COXSWAIN_ASSIGN_OR_RETURN(manifest.parameters, DescribeParameters(module));
+  manifest.parameters = std::move(parameters);
   manifest.settings = ReducerSettings(options.reducer);
   for (const auto& [name, value] : AgreedSettings(options)) {
     // Of these the manifest has fields.

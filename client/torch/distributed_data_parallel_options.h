@@ -10,10 +10,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/reduce/averager.h"
+#include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer_options.h"
 #include "client/session/job.h"
@@ -121,6 +123,10 @@ struct DistributedDataParallelOptions {
 absl::StatusOr<JobManifest> DescribeJob(
     const ::torch::nn::Module& module, const std::string& hook_spec,
     const DistributedDataParallelOptions& options = {});
+// Of a job whose ranks hold parts of a model with these parameters.
+JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
+                        const std::string& hook_spec,
+                        const DistributedDataParallelOptions& options);
 
 // Makes a DistributedDataParallel follow the job's plan (options->plan, of
 // which its hook is to be made, and what an operator has changed of it), have

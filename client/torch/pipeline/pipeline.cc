@@ -1,0 +1,364 @@
+#include "client/torch/pipeline/pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/mesh.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/communicator.h"
+#include "client/schedule/schedule_client.h"
+#include "client/torch/module_tensors.h"
+#include "schedule/pipeline/generate.h"
+#include "schedule/terms.h"
+
+namespace coxswain::torch {
+namespace {
+
+// How long the coordinator's reason may come after an error that a peer's end
+// may have caused.
+constexpr absl::Duration kReasonTimeout = absl::Seconds(3);
+
+absl::StatusOr<MeshGroups> GroupsOf(Session& session) {
+  if (!session.mesh().empty()) return session.GroupsOf(session.mesh());
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh replicas, Mesh::Parse("dp=*"));
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh,
+                            replicas.Fit(session.world_size()));
+  return session.GroupsOf(mesh);
+}
+
+bool HasHalves(const pipeline::Schedule& schedule) {
+  for (const auto& list : schedule.of_rank()) {
+    for (const pipeline::Action& action : list) {
+      if (action.kind == pipeline::ActionKind::kBackwardWeight) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
+    Session& session, const PipelineModel& model, PipelineLoss loss,
+    const PipelineOptions& options) {
+  COXSWAIN_ASSIGN_OR_RETURN(MeshGroups groups, GroupsOf(session));
+  std::unique_ptr<Pipeline> pipeline(
+      new Pipeline(session, std::move(groups), std::move(loss), options));
+  COXSWAIN_RETURN_IF_ERROR(pipeline->Connect(model));
+  return pipeline;
+}
+
+Pipeline::~Pipeline() = default;
+
+absl::Status Pipeline::Connect(const PipelineModel& model) {
+  DistributedDataParallelOptions& ddp = options_.ddp;
+  COXSWAIN_RETURN_IF_ERROR(FollowSession(session_, &ddp));
+  const schedule::Plan& plan = *ddp.plan;
+  spec_ = plan.terms.pipeline;
+  if (spec_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "version ", plan.version,
+        " of the job's plan has no pipeline: join the job with the manifest of "
+        "DescribeJob(model, options) of a pipeline"));
+  }
+  if (!ddp.make_hook) {
+    return absl::InvalidArgumentError(
+        "a pipeline makes the plan's hook: set ddp.make_hook, as to "
+        "MakePlannedHook");
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const pipeline::Schedule schedule,
+      pipeline::MakeSchedule(spec_, groups_.pp->size(),
+                             plan.WindowOf(data_index(), data_ranks())));
+  COXSWAIN_ASSIGN_OR_RETURN(const StageCut cut,
+                            CutOf(model, options_, schedule.stages()));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      layers_,
+      RankLayers::Make(model, cut, schedule.StagesOf(groups_.pp->rank())));
+  COXSWAIN_RETURN_IF_ERROR(ConnectReplicas());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      tied_,
+      TiedParameters::Connect(
+          session_, groups_, *layers_,
+          [&](int layer) { return schedule.rank_of_stage(cut.StageOf(layer)); },
+          options_.executor.timeout));
+  COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
+  return MakeStages(schedule);
+}
+
+absl::Status Pipeline::ConnectReplicas() {
+  DistributedDataParallelOptions& ddp = options_.ddp;
+  BucketPlanOptions& buckets = ddp.reducer.buckets;
+  buckets.late_parameters = layers_->late();
+  for (const RankLayers::Shared& shared : layers_->shared()) {
+    if (!shared.is_first) buckets.uncounted_parameters.insert(shared.name);
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
+                            ddp.make_hook(*ddp.plan));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      ddp_, DistributedDataParallel::Create(
+                module(), &groups_.data->communicator(), std::move(hook), ddp));
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::MakeStages(const pipeline::Schedule& schedule) {
+  const std::vector<::torch::Tensor> all = ddp_->parameters();
+  std::vector<StageRunner*> runners;
+  for (const int number : schedule.StagesOf(groups_.pp->rank())) {
+    Stage stage;
+    stage.number = number;
+    stage.torch = std::make_unique<TorchStage>(layers_->LayersOf(number));
+    stage.torch->SetHalves(HasHalves(schedule));
+    if (number + 1 == schedule.stages()) {
+      stage.torch->SetLoss([this](int micro_batch, const Tensors& outputs) {
+        return LossOf(micro_batch, outputs);
+      });
+    }
+    std::vector<int> parameters;
+    for (const ::torch::Tensor& one : layers_->TrainedAlone(number)) {
+      const auto found = std::find_if(
+          all.begin(), all.end(),
+          [&](const ::torch::Tensor& any) { return any.is_same(one); });
+      parameters.push_back(static_cast<int>(found - all.begin()));
+    }
+    stage.window = std::make_unique<WindowStage>(
+        stage.torch.get(), ddp_.get(), std::move(parameters),
+        [this] { session_.schedule().NoteMicroBatch(); });
+    runners.push_back(stage.window.get());
+    stages_.push_back(std::move(stage));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      executor_,
+      PipelineExecutor::Create(schedule, &groups_.pp->communicator(),
+                               std::move(runners), options_.executor));
+  return absl::OkStatus();
+}
+
+bool Pipeline::has_inputs() const {
+  return schedule().rank_of_stage(0) == groups_.pp->rank();
+}
+
+bool Pipeline::has_targets() const {
+  return schedule().rank_of_stage(schedule().stages() - 1) ==
+         groups_.pp->rank();
+}
+
+int Pipeline::window() const { return ddp_->accumulator().micro_batches_due(); }
+
+absl::Status Pipeline::UseOptimizer(::torch::optim::Optimizer& optimizer) {
+  optimizer_ = &optimizer;
+  if (ddp_->zero() == 0) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(sharded_,
+                            ShardedOptimizer::Create(*ddp_, optimizer));
+  return layers_->FollowMoves();
+}
+
+absl::Status Pipeline::UseSchedule(int micro_batches) {
+  const std::string& spec = ddp_->plan().terms.pipeline;
+  if (spec == spec_ && micro_batches == schedule().micro_batches()) {
+    return absl::OkStatus();
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const pipeline::Schedule next,
+      pipeline::MakeSchedule(spec, groups_.pp->size(), micro_batches));
+  COXSWAIN_RETURN_IF_ERROR(executor_->SetSchedule(next));
+  spec_ = spec;
+  for (const Stage& stage : stages_) stage.torch->SetHalves(HasHalves(next));
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::TakeBatches(std::vector<PipelineBatch> batches) {
+  std::vector<Tensors> inputs;
+  window_ = Window();
+  const bool weighs =
+      ddp_->plan().terms.weighting != schedule::Weighting::kMean;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    PipelineBatch& batch = batches[i];
+    const auto missing = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("micro-batch ", i, " has no ", what, ", which rank ",
+                       session_.rank(), " is to give"));
+    };
+    if (has_inputs()) {
+      if (batch.inputs.empty()) return missing("inputs");
+      inputs.push_back(std::move(batch.inputs));
+    }
+    window_.weights.push_back(1);
+    if (!has_targets()) continue;
+    window_.targets.push_back(std::move(batch.targets));
+    if (!weighs) continue;
+    if (!batch.weight.has_value()) return missing("weight");
+    window_.weights.back() = *batch.weight;
+  }
+  window_.scales.assign(batches.size(), 1);
+  window_.losses.assign(batches.size(), 0);
+  if (has_inputs()) stages_.front().torch->SetInputs(std::move(inputs));
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::ShareWeights() {
+  if (ddp_->plan().terms.weighting == schedule::Weighting::kMean ||
+      groups_.pp->size() == 1) {
+    return absl::OkStatus();
+  }
+  // As many as all ranks expect, in case one of them has fewer: then their
+  // tickets differ, and the coordinator names it.
+  std::vector<double> all = window_.weights;
+  all.resize(static_cast<size_t>(window()));
+  const int last = schedule().rank_of_stage(schedule().stages() - 1);
+  COXSWAIN_RETURN_IF_ERROR(
+      WithPrefix("the weights of the micro-batches: ",
+                 groups_.pp->communicator()
+                     .Broadcast(Span{all.data(),
+                                     static_cast<int64_t>(all.size()),
+                                     DType::kFloat64,
+                                     {}},
+                                last)
+                     ->Wait(options_.executor.timeout)));
+  all.resize(window_.weights.size());
+  window_.weights = std::move(all);
+  return absl::OkStatus();
+}
+
+::torch::Tensor Pipeline::LossOf(int micro_batch, const Tensors& outputs) {
+  const auto at = static_cast<size_t>(micro_batch);
+  if (window_.weights[at] == 0) return {};
+  const ::torch::Tensor loss = loss_(outputs, window_.targets[at]);
+  window_.losses[at] = loss.item<double>();
+  return window_.scales[at] == 1 ? loss : loss * window_.scales[at];
+}
+
+absl::StatusOr<bool> Pipeline::RunWindow(std::vector<PipelineBatch> batches) {
+  const size_t count = batches.size();
+  const bool short_window = count < static_cast<size_t>(window());
+  COXSWAIN_RETURN_IF_ERROR(TakeBatches(std::move(batches)));
+  COXSWAIN_RETURN_IF_ERROR(ShareWeights());
+  COXSWAIN_RETURN_IF_ERROR(UseSchedule(static_cast<int>(count)));
+  std::vector<Accumulator::Begin> begins(count);
+  for (size_t i = 0; i < count; ++i) begins[i].weight = window_.weights[i];
+  begins.back().end_of_data = short_window;
+  ddp_->SetPipelineHash(schedule().Hash());
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MicroBatch> micro,
+                            ddp_->DeclareWindow(begins));
+  for (size_t i = 0; i < count; ++i) window_.scales[i] = micro[i].loss_scale;
+  COXSWAIN_RETURN_IF_ERROR(executor_->Run());
+  const bool ends = micro.back().sync;
+  if (ends) COXSWAIN_RETURN_IF_ERROR(tied_->SumGradients());
+  COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());
+  if (ends) COXSWAIN_RETURN_IF_ERROR(ddp_->FinishStep());
+  return ends;
+}
+
+absl::StatusOr<bool> Pipeline::TakeStep() {
+  COXSWAIN_ASSIGN_OR_RETURN(const bool stepped,
+                            sharded_ != nullptr
+                                ? sharded_->Step()
+                                : ddp_->StepOptimizer(*optimizer_));
+  // Averages of the same sums may differ in rounding, or by a hook's
+  // compression.
+  if (stepped && data_ranks() > 1) {
+    COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
+  }
+  return stepped;
+}
+
+absl::StatusOr<PipelineResult> Pipeline::Step(
+    std::vector<PipelineBatch> batches) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (optimizer_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "a step without an optimizer: call UseOptimizer first");
+  }
+  const size_t due = static_cast<size_t>(window());
+  if (batches.empty() || batches.size() > due) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("a step of ", batches.size(),
+                     " micro-batches, and the window has ", due)));
+  }
+  if (batches.size() < due &&
+      ddp_->plan().terms.tail == schedule::TailPolicy::kDrop) {
+    return PipelineResult();
+  }
+  const bool data_ends = batches.size() < due;
+  const absl::StatusOr<bool> ends = RunWindow(std::move(batches));
+  COXSWAIN_RETURN_IF_ERROR(Fail(ends.status()));
+  absl::StatusOr<bool> stepped = false;
+  if (*ends) stepped = TakeStep();
+  COXSWAIN_RETURN_IF_ERROR(Fail(stepped.status()));
+  // Where another rank's data ended the epoch, the program begins the next one.
+  if (data_ends && !ddp_->ended()) {
+    COXSWAIN_RETURN_IF_ERROR(Fail(ddp_->BeginEpoch()));
+  }
+  return ResultOf(*stepped);
+}
+
+absl::StatusOr<bool> Pipeline::StepWithoutData() {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (optimizer_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "a step without an optimizer: call UseOptimizer first");
+  }
+  ddp_->SetPipelineHash(0);
+  const absl::StatusOr<bool> more = ddp_->StepWithoutData();
+  COXSWAIN_RETURN_IF_ERROR(Fail(more.status()));
+  if (!*more) return false;
+  COXSWAIN_RETURN_IF_ERROR(Fail(TakeStep().status()));
+  return true;
+}
+
+void Pipeline::SetForwardOnly(bool forward_only) {
+  for (const Stage& stage : stages_) {
+    stage.torch->SetForwardOnly(forward_only);
+    stage.window->SetInWindow(!forward_only);
+  }
+}
+
+absl::Status Pipeline::Forwards(std::vector<PipelineBatch> batches) {
+  const int count = static_cast<int>(batches.size());
+  COXSWAIN_RETURN_IF_ERROR(TakeBatches(std::move(batches)));
+  COXSWAIN_RETURN_IF_ERROR(UseSchedule(count));
+  return executor_->Run();
+}
+
+absl::StatusOr<PipelineResult> Pipeline::Evaluate(
+    std::vector<PipelineBatch> batches) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (batches.empty()) {
+    return Fail(
+        absl::InvalidArgumentError("an evaluation of no micro-batches"));
+  }
+  SetForwardOnly(true);
+  const absl::Status status = Forwards(std::move(batches));
+  SetForwardOnly(false);
+  COXSWAIN_RETURN_IF_ERROR(Fail(status));
+  return ResultOf(/*stepped=*/false);
+}
+
+PipelineResult Pipeline::ResultOf(bool stepped) const {
+  PipelineResult result;
+  result.stepped = stepped;
+  if (!has_targets()) return result;
+  result.losses = window_.losses;
+  double weight = 0;
+  for (size_t i = 0; i < result.losses.size(); ++i) {
+    result.loss += window_.weights[i] * result.losses[i];
+    weight += window_.weights[i];
+  }
+  if (weight > 0) result.loss /= weight;
+  return result;
+}
+
+absl::Status Pipeline::Fail(const absl::Status& status) {
+  if (status.ok()) return status;
+  for (const auto* group : {&groups_.pp, &groups_.data}) {
+    (*group)->communicator().Abort(status.message());
+  }
+  tied_->Abort(status.message());
+  status_ =
+      Explain(session_, status,
+              MayComeFromPeers(status) ? kReasonTimeout : absl::ZeroDuration());
+  return status_;
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,214 @@
+#ifndef COXSWAIN_CLIENT_TORCH_PIPELINE_PIPELINE_H_
+#define COXSWAIN_CLIENT_TORCH_PIPELINE_PIPELINE_H_
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/accumulate/accumulator.h"
+#include "client/group/mesh_groups.h"
+#include "client/pipeline/pipeline_executor.h"
+#include "client/session/job.h"
+#include "client/session/session.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/pipeline/pipeline_model.h"
+#include "client/torch/pipeline/pipeline_options.h"
+#include "client/torch/pipeline/rank_layers.h"
+#include "client/torch/pipeline/tied_parameters.h"
+#include "client/torch/pipeline/torch_stage.h"
+#include "client/torch/pipeline/window_stage.h"
+#include "client/torch/shard/sharded_optimizer.h"
+
+namespace coxswain::torch {
+
+// A micro-batch, as far as a rank has it.
+struct PipelineBatch {
+  Tensors inputs;   // where has_inputs()
+  Tensors targets;  // where has_targets()
+  // Where has_targets(), if the plan weighs micro-batches: its samples or
+  // tokens. One of 0 counts for nothing.
+  std::optional<double> weight;
+};
+
+struct PipelineResult {
+  // Where has_targets(): the micro-batches' losses; 0 of one that counts for
+  // nothing.
+  std::vector<double> losses;
+  // Their mean, as they count; of this rank's data.
+  double loss = 0;
+  // Whether the optimizer has stepped: not after a window that all ranks have
+  // skipped, nor within one that goes on in the next epoch.
+  bool stepped = false;
+};
+
+// Trains a model whose layers are spread over ranks: pipeline-parallel, and
+// data-parallel where the job's mesh has more than one rank for each stage.
+//
+//   PipelineOptions options;                              // on all ranks alike
+//   options.mesh = session_options.mesh;                  // "pp=2,dp=*"
+//   options.ddp.accumulation_steps = 8;                   // micro-batches
+//   options.ddp.make_hook = MakePlannedHook;
+//   COXSWAIN_ASSIGN_OR_RETURN(auto manifest, DescribeJob(model, options));
+//   COXSWAIN_ASSIGN_OR_RETURN(auto session,
+//                             Session::Join(session_options, manifest));
+//   COXSWAIN_ASSIGN_OR_RETURN(
+//       auto pipeline, Pipeline::Create(*session, model, loss, options));
+//   Adam optimizer(pipeline->module()->parameters(), 1e-3);
+//   COXSWAIN_RETURN_IF_ERROR(pipeline->UseOptimizer(optimizer));
+//   while (!pipeline->ddp().stopping() && ...) {
+//     std::vector<PipelineBatch> batches(pipeline->window());
+//     ... inputs where pipeline->has_inputs(), targets where has_targets()
+//     COXSWAIN_ASSIGN_OR_RETURN(auto result, pipeline->Step(batches));
+//   }
+//
+// Each step is a window of micro-batches, which pass through the stages by the
+// plan's pipeline schedule (schedule/pipeline); their gradients add up, leave
+// each stage after its last backward pass, are averaged over the ranks that
+// hold the same stage, and the ranks step as all of them decide:
+// DistributedDataParallel's plans, weights, hooks, votes, clipping and sharding
+// (zero=1) work over them. A change of the plan's accumulation, or of its
+// schedule, is in force from one step on, on all ranks.
+//
+// Ranks of one data index have the same micro-batches: the ranks with inputs
+// and with targets shuffle alike, by data_index() of data_ranks().
+//
+// All ranks call everything alike, but for what their batches have. Errors: one
+// of a rank's own, as of a layer's forward, names stage, action and
+// micro-batch; the other ranks' have it, too, or what the coordinator knows of
+// the rank. After an error of Step, StepWithoutData or Evaluate nothing can be
+// trained any more: each further call returns it.
+//
+// Life-cycle: within one generation of the session, which outlives it.
+// Threading: one thread; place() from any.
+class Pipeline {
+ public:
+  // Makes this rank's layers, and connects it with the others. The job was
+  // joined with DescribeJob's manifest of the same model and options. Fails
+  // with
+  //   INVALID_ARGUMENT     the options, or the model, do not fit the plan
+  //   FAILED_PRECONDITION  the job's plan has no pipeline
+  // and as DistributedDataParallel::Create and PipelineExecutor::Create.
+  static absl::StatusOr<std::unique_ptr<Pipeline>> Create(
+      Session& session, const PipelineModel& model, PipelineLoss loss,
+      const PipelineOptions& options);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Whether this rank has the first stage, which takes the batches' inputs, and
+  // the last one, which computes losses.
+  bool has_inputs() const;
+  bool has_targets() const;
+  // Which of the parts of the data this pipeline trains on, and how many there
+  // are.
+  int data_index() const { return groups_.data->rank(); }
+  int data_ranks() const { return groups_.data->size(); }
+  // Returns how many micro-batches the next step has.
+  int window() const;
+
+  // Returns a module that holds this rank's parameters and buffers, under the
+  // names that they have in the job ("layer.weight"), for an optimizer.
+  const std::shared_ptr<::torch::nn::Module>& module() const {
+    return layers_->module();
+  }
+  // Returns the wrapper, for what it knows of steps, decisions and the plan.
+  DistributedDataParallel& ddp() { return *ddp_; }
+  // Null without zero.
+  ShardedOptimizer* sharded() { return sharded_.get(); }
+
+  // Steps by an optimizer of module()->parameters(), before the first step;
+  // with zero by slices, and the optimizer has their options
+  // (ShardedOptimizer). It outlives this object, or the next call. Fails as
+  // ShardedOptimizer::Create.
+  absl::Status UseOptimizer(::torch::optim::Optimizer& optimizer);
+
+  // Runs the next window. Fewer micro-batches than window(): the data ends with
+  // them, and by the plan's tail their window is short, goes on in the next
+  // epoch or is dropped. Fails with INVALID_ARGUMENT if they are none or more,
+  // or lack what this rank is to have of them.
+  absl::StatusOr<PipelineResult> Step(std::vector<PipelineBatch> batches);
+
+  // With uneven_data, where this data index has none left:
+  // DistributedDataParallel::StepWithoutData, with the step that follows.
+  // Returns false once there is none on all ranks.
+  absl::StatusOr<bool> StepWithoutData();
+
+  // Runs forward passes only, of any number of micro-batches, between windows.
+  // What layers do otherwise then (dropout) is up to the program: eval() of
+  // their modules.
+  absl::StatusOr<PipelineResult> Evaluate(std::vector<PipelineBatch> batches);
+
+  // Returns where this rank is in its list of actions.
+  PipelineExecutor::Place place() const { return executor_->place(); }
+  const pipeline::Schedule& schedule() const { return executor_->schedule(); }
+
+ private:
+  // A stage of this rank.
+  struct Stage {
+    int number = 0;
+    std::unique_ptr<TorchStage> torch;
+    std::unique_ptr<WindowStage> window;
+  };
+  // What the last stage computes with.
+  struct Window {
+    std::vector<Tensors> targets;
+    std::vector<double> weights;
+    std::vector<double> scales;
+    std::vector<double> losses;
+  };
+
+  Pipeline(Session& session, MeshGroups groups, PipelineLoss loss,
+           const PipelineOptions& options)
+      : session_(session),
+        options_(options),
+        groups_(std::move(groups)),
+        loss_(std::move(loss)) {}
+  absl::Status Connect(const PipelineModel& model);
+  absl::Status ConnectReplicas();
+  absl::Status MakeStages(const pipeline::Schedule& schedule);
+  absl::Status UseSchedule(int micro_batches);
+  // Takes over what this rank has of them.
+  absl::Status TakeBatches(std::vector<PipelineBatch> batches);
+  // Gives all stages the last one's weights.
+  absl::Status ShareWeights();
+  // May throw.
+  ::torch::Tensor LossOf(int micro_batch, const Tensors& outputs);
+  // Returns whether the window has ended with them.
+  absl::StatusOr<bool> RunWindow(std::vector<PipelineBatch> batches);
+  absl::StatusOr<bool> TakeStep();
+  absl::Status Forwards(std::vector<PipelineBatch> batches);
+  void SetForwardOnly(bool forward_only);
+  PipelineResult ResultOf(bool stepped) const;
+  // Keeps an error, and ends the other ranks' waits.
+  absl::Status Fail(const absl::Status& status);
+
+  Session& session_;
+  PipelineOptions options_;
+  const MeshGroups groups_;
+  const PipelineLoss loss_;
+  absl::Status status_;  // the first error
+  std::string spec_;     // of the schedule in force
+  std::unique_ptr<RankLayers> layers_;
+  std::unique_ptr<TiedParameters> tied_;
+  std::unique_ptr<DistributedDataParallel> ddp_;
+  ::torch::optim::Optimizer* optimizer_ = nullptr;
+  std::unique_ptr<ShardedOptimizer> sharded_;
+  std::vector<Stage> stages_;
+  std::unique_ptr<PipelineExecutor> executor_;
+  Window window_;
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_PIPELINE_PIPELINE_H_

@@ -1,0 +1,270 @@
+#include "client/torch/pipeline/pipeline_model.h"
+
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "client/torch/distributed_data_parallel.h"
+#include "client/torch/pipeline/pipeline_options.h"
+#include "client/torch/pipeline/rank_layers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace coxswain::torch {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::torch::Tensor;
+
+PipelineLayer Linear(const std::string& name, int64_t in, int64_t out) {
+  return LayerOf(name, [in, out] {
+    return std::make_shared<::torch::nn::LinearImpl>(in, out);
+  });
+}
+
+PipelineModel FourLayers() {
+  PipelineModel model;
+  model.layers = {Linear("in", 3, 5), Linear("a", 5, 5), Linear("b", 5, 5),
+                  Linear("out", 5, 3)};
+  model.seed = 7;
+  return model;
+}
+
+StageCut Cut(const std::string& text, int stages) {
+  return StageCut::Parse(text, 4, stages).value();
+}
+
+std::vector<std::string> Names(const ::torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& one : DescribeParameters(module).value()) {
+    names.push_back(one.name);
+  }
+  return names;
+}
+
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(PipelineModelTest, IsDescribedLayerByLayer) {
+  PipelineModel model = FourLayers();
+  int alive = 0;
+  int most = 0;
+  for (PipelineLayer& layer : model.layers) {
+    layer.make = [make = layer.make, &alive, &most] {
+      auto module = make();
+      most = std::max(most, ++alive);
+      return std::shared_ptr<::torch::nn::Module>(
+          module.get(), [module, &alive](::torch::nn::Module*) { --alive; });
+    };
+  }
+  model.layers.insert(
+      model.layers.begin() + 1,
+      {"tanh", nullptr, [](::torch::nn::Module*, const Tensors& x) -> Tensors {
+         return {x[0].tanh()};
+       }});
+  const auto described = Describe(model);
+  ASSERT_OK(described);
+  EXPECT_EQ(most, 1);
+  std::vector<std::string> names;
+  for (const ParameterSpec& one : described->parameters) {
+    names.push_back(one.name);
+  }
+  EXPECT_THAT(names,
+              ElementsAre("in.weight", "in.bias", "a.weight", "a.bias",
+                          "b.weight", "b.bias", "out.weight", "out.bias"));
+  EXPECT_THAT(described->parameters[0].shape, ElementsAre(5, 3));
+  EXPECT_THAT(described->elements, ElementsAre(20, 0, 30, 30, 18));
+}
+
+TEST(PipelineModelTest, DescribingLeavesTheGeneratorAsItWas) {
+  ::torch::manual_seed(3);
+  const Tensor expected = ::torch::rand({4});
+  ::torch::manual_seed(3);
+  ASSERT_OK(Describe(FourLayers()));
+  ASSERT_OK(MakeLayer(FourLayers(), 2));
+  EXPECT_TRUE(::torch::equal(::torch::rand({4}), expected));
+}
+
+TEST(PipelineModelTest, InitialValuesDoNotDependOnTheCut) {
+  const PipelineModel model = FourLayers();
+  const auto whole = RankLayers::Make(model, Cut("0-3", 1), {0});
+  ASSERT_OK(whole);
+  const auto expected = (*whole)->module()->named_parameters();
+  for (const std::string text : {"0-1,2-3", "0-2,3"}) {
+    for (const int stage : {1, 0}) {
+      const auto part = RankLayers::Make(model, Cut(text, 2), {stage});
+      ASSERT_OK(part);
+      for (const auto& item : (*part)->module()->named_parameters()) {
+        EXPECT_TRUE(::torch::equal(item.value(), expected[item.key()]))
+            << item.key();
+      }
+    }
+  }
+  EXPECT_FALSE(::torch::equal(expected["a.weight"], expected["b.weight"]));
+}
+
+TEST(PipelineModelTest, WhatIsNoModelIsNamed) {
+  const auto expect = [](PipelineModel model, const std::string& why) {
+    EXPECT_THAT(Describe(model), StatusIs(kInvalid, HasSubstr(why)));
+  };
+  expect({}, "a model without layers");
+  PipelineModel model = FourLayers();
+  model.layers[1].name = "a.b";
+  expect(model, "the name \"a.b\"");
+  model = FourLayers();
+  model.layers[1].name = "in";
+  expect(model, "two layers have the name \"in\"");
+  model = FourLayers();
+  model.layers[1].make = [] { return nullptr; };
+  expect(model, "layer \"a\" made no module");
+  model = FourLayers();
+  model.ties = {{"in.weight", "c.weight"}};
+  expect(model, "no layer has a trainable parameter \"c.weight\"");
+  model.ties = {{"in.weight", "a.weight"}};
+  expect(model, "one is float32 [5, 3], the other float32 [5, 5]");
+  model.ties = {{"a.weight", "b.weight"}, {"b.bias", "a.bias"}};
+  EXPECT_OK(Describe(model));
+  model.ties = {{"a.weight", "b.weight"}, {"in.weight", "b.weight"}};
+  expect(model, "\"b.weight\" is tied twice");
+  model = FourLayers();
+  model.layers[2].make = []() -> std::shared_ptr<::torch::nn::Module> {
+    throw std::runtime_error("no memory");
+  };
+  EXPECT_THAT(Describe(model),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("layer \"b\": making it: no memory")));
+}
+
+// ---- ties within a rank ----
+
+TEST(RankLayersTest, ATieOfTwoOwnLayersIsOneTensor) {
+  PipelineModel model = FourLayers();
+  model.ties = {{"a.weight", "b.weight"}};
+  const auto layers = RankLayers::Make(model, Cut("0-1,2-3", 2), {0, 1});
+  ASSERT_OK(layers);
+  EXPECT_THAT(Names(*(*layers)->module()),
+              ElementsAre("in.weight", "in.bias", "a.weight", "a.bias",
+                          "b.bias", "out.weight", "out.bias"));
+  EXPECT_TRUE((*layers)->shared().empty());
+  EXPECT_THAT((*layers)->late(), ElementsAre("a.weight"));
+  EXPECT_EQ((*layers)->TrainedAlone(0).size(), 3u);
+  EXPECT_EQ((*layers)->TrainedAlone(1).size(), 3u);
+
+  const auto whole = RankLayers::Make(model, Cut("0-3", 1), {0});
+  ASSERT_OK(whole);
+  EXPECT_TRUE((*whole)->late().empty());
+  EXPECT_EQ((*whole)->TrainedAlone(0).size(), 7u);
+
+  // Both uses add to the gradient of one, and see its value, wherever it moves.
+  const auto named = (*layers)->module()->named_parameters();
+  Tensor tied = named["a.weight"];
+  tied.set_data(::torch::eye(5) * 2);
+  ASSERT_OK((*layers)->FollowMoves());
+  Tensors x = {::torch::ones({1, 5})};
+  x = (*layers)->LayersOf(0)[1].compute(x);
+  x = (*layers)->LayersOf(1)[0].compute(x);
+  x[0].sum().backward();
+  const Tensor bias = named["a.bias"].detach();
+  const Tensor first = (::torch::ones({5}) * 2 + bias).repeat({5, 1});
+  EXPECT_TRUE(::torch::allclose(tied.grad(), first + 2 * ::torch::ones({5, 5})))
+      << tied.grad();
+}
+
+TEST(RankLayersTest, ATieWithAnotherRankIsShared) {
+  PipelineModel model = FourLayers();
+  model.ties = {{"a.weight", "b.weight"}};
+  const auto layers = RankLayers::Make(model, Cut("0-1,2-3", 2), {1});
+  ASSERT_OK(layers);
+  ASSERT_EQ((*layers)->shared().size(), 1u);
+  const RankLayers::Shared& shared = (*layers)->shared()[0];
+  EXPECT_EQ(shared.name, "b.weight");
+  EXPECT_EQ(shared.other_layer, 1);
+  EXPECT_FALSE(shared.is_first);
+  EXPECT_EQ((*layers)->TrainedAlone(1).size(), 3u);
+}
+
+// ---- jobs ----
+
+PipelineOptions TwoStages() {
+  PipelineOptions options;
+  options.mesh = "pp=2,dp=*";
+  options.ddp.accumulation_steps = 4;
+  return options;
+}
+
+TEST(DescribePipelineJobTest, IsOfTheWholeModelOnAllRanks) {
+  const auto manifest = DescribeJob(FourLayers(), TwoStages());
+  ASSERT_OK(manifest);
+  EXPECT_EQ(manifest->parameters.size(), 8u);
+  EXPECT_EQ(manifest->mesh, "pp=2,dp=*");
+  EXPECT_EQ(manifest->accumulation_steps, 4);
+  EXPECT_EQ(manifest->terms.pipeline, "1f1b");
+  EXPECT_EQ(manifest->settings.at("stages"), "0-1,2-3");
+  EXPECT_EQ(manifest->settings.at("pipeline_hash").size(), 16u);
+
+  PipelineOptions other = TwoStages();
+  other.ddp.terms.pipeline = "interleaved";
+  other.stages = "parameters";
+  const auto interleaved = DescribeJob(FourLayers(), other);
+  ASSERT_OK(interleaved);
+  EXPECT_EQ(interleaved->terms.pipeline, "interleaved(chunks=2)");
+  EXPECT_EQ(interleaved->settings.at("stages"), "0,1,2,3");
+  EXPECT_NE(interleaved->settings.at("pipeline_hash"),
+            manifest->settings.at("pipeline_hash"));
+}
+
+TEST(DescribePipelineJobTest, WhatDoesNotFitIsRefused) {
+  const auto expect = [](const PipelineOptions& options,
+                         const std::string& why) {
+    EXPECT_THAT(DescribeJob(FourLayers(), options),
+                StatusIs(kInvalid, HasSubstr(why)));
+  };
+  PipelineOptions options = TwoStages();
+  options.mesh = "pp=8";
+  expect(options, "4 layers does not make 8 stages");
+  options.mesh = "pp=*";
+  expect(options, "leaves the size of pp open");
+  options = TwoStages();
+  options.ddp.terms.pipeline = "2f2b";
+  expect(options, "2f2b");
+  options = TwoStages();
+  options.stages = "0-4,5";
+  expect(options, "ends with layer 4");
+  options = TwoStages();
+  options.ddp.zero = 2;
+  expect(options, "zero=2 with pp=2");
+  options = TwoStages();
+  options.ddp.reducer.max_norm = 1;
+  expect(options, "max_norm with pp=2");
+  options.ddp.terms.commit_vote = true;
+  EXPECT_OK(DescribeJob(FourLayers(), options));
+  options.ddp.reducer.max_norm = 0;
+  options.ddp.skip_non_finite = true;
+  options.ddp.terms.commit_vote = false;
+  expect(options, "skip_non_finite with pp=2");
+}
+
+TEST(DescribePipelineJobTest, EachRankHasParameters) {
+  PipelineModel model = FourLayers();
+  for (const size_t layer : {2, 3}) {
+    model.layers[layer].make = nullptr;
+  }
+  EXPECT_THAT(DescribeJob(model, TwoStages()),
+              StatusIs(kInvalid, HasSubstr("rank 1 along pp has no trainable "
+                                           "parameters with the stages "
+                                           "0-1,2-3")));
+  PipelineOptions options = TwoStages();
+  options.stages = "0,1-3";
+  EXPECT_OK(DescribeJob(model, options));
+}
+
+}  // namespace
+}  // namespace coxswain::torch

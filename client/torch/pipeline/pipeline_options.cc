@@ -1,0 +1,118 @@
+#include "client/torch/pipeline/pipeline_options.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/mesh.h"
+#include "base/status_macros.h"
+#include "schedule/pipeline/generate.h"
+#include "schedule/pipeline/schedule.h"
+
+namespace coxswain::torch {
+namespace {
+
+constexpr char kDefaultPipeline[] = "1f1b";
+constexpr char kByParameters[] = "parameters";
+
+absl::StatusOr<int> RanksOf(const PipelineOptions& options) {
+  if (options.mesh.empty()) return 1;
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(options.mesh));
+  const int ranks = mesh.extent("pp");
+  if (ranks > 0) return ranks;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the mesh ", options.mesh,
+      " leaves the size of pp open, and the layers of each stage depend on it: "
+      "give pp a size, and leave dp open, as in pp=2,dp=*"));
+}
+
+absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
+  const schedule::Terms& terms = options.ddp.terms;
+  if (options.ddp.zero > 1 && ranks > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "zero=", options.ddp.zero, " with pp=", ranks,
+        ": a window's gradients are summed up whole on each rank until its "
+        "last backward passes, so that it would save nothing; set zero=1"));
+  }
+  const bool of_all =
+      options.ddp.skip_non_finite || options.ddp.reducer.max_norm > 0;
+  if (of_all && ranks > 1 && !terms.commit_vote) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.ddp.skip_non_finite ? "skip_non_finite" : "max_norm",
+        " with pp=", ranks,
+        ": no rank has all gradients, so that the ranks vote on each step; set "
+        "terms.commit_vote"));
+  }
+  return absl::OkStatus();
+}
+
+// A rank without parameters would take part in no exchange.
+absl::Status CheckParameters(const PipelineDescription& model,
+                             const StageCut& cut,
+                             const pipeline::Schedule& schedule) {
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    int64_t elements = 0;
+    for (const int stage : schedule.StagesOf(rank)) {
+      for (int layer = cut.begin(stage); layer < cut.end(stage); ++layer) {
+        elements += model.elements[static_cast<size_t>(layer)];
+      }
+    }
+    if (elements > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " along pp has no trainable parameters with the stages ",
+        cut.ToString(),
+        ": set `stages` so that each has some, or to \"parameters\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StageCut> CutOf(const std::vector<int64_t>& elements,
+                               const std::string& text, int stages) {
+  const int layers = static_cast<int>(elements.size());
+  if (text.empty()) return StageCut::Even(layers, stages);
+  if (text == kByParameters) return StageCut::ByWeight(elements, stages);
+  return StageCut::Parse(text, layers, stages);
+}
+
+}  // namespace
+
+absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
+                               const PipelineOptions& options, int stages) {
+  std::vector<int64_t> elements(model.layers.size());
+  if (options.stages == kByParameters) {
+    COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described, Describe(model));
+    elements = std::move(described.elements);
+  }
+  return CutOf(elements, options.stages, stages);
+}
+
+absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
+                                        const PipelineOptions& options) {
+  COXSWAIN_ASSIGN_OR_RETURN(const int ranks, RanksOf(options));
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options, ranks));
+  DistributedDataParallelOptions ddp = options.ddp;
+  std::string& spec = ddp.terms.pipeline;
+  if (spec.empty()) spec = kDefaultPipeline;
+  COXSWAIN_ASSIGN_OR_RETURN(const pipeline::ScheduleSpec parsed,
+                            pipeline::ScheduleSpec::Parse(spec));
+  spec = parsed.ToString();
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const pipeline::Schedule schedule,
+      pipeline::MakeSchedule(spec, ranks, ddp.accumulation_steps));
+  COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described, Describe(model));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const StageCut cut,
+      CutOf(described.elements, options.stages, schedule.stages()));
+  COXSWAIN_RETURN_IF_ERROR(CheckParameters(described, cut, schedule));
+  JobManifest manifest =
+      DescribeJob(std::move(described.parameters), options.hook, ddp);
+  manifest.mesh = options.mesh;
+  manifest.settings["stages"] = cut.ToString();
+  manifest.settings["pipeline_hash"] =
+      absl::StrCat(absl::Hex(schedule.Hash(), absl::kZeroPad16));
+  return manifest;
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,54 @@
+#ifndef COXSWAIN_CLIENT_TORCH_PIPELINE_PIPELINE_OPTIONS_H_
+#define COXSWAIN_CLIENT_TORCH_PIPELINE_PIPELINE_OPTIONS_H_
+
+#include <torch/types.h>
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/pipeline/pipeline_executor.h"
+#include "client/session/job.h"
+#include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/pipeline/pipeline_model.h"
+#include "client/torch/pipeline/stage_cut.h"
+
+namespace coxswain::torch {
+
+// Returns the mean loss of a micro-batch, a scalar, from what the last layer
+// returned and the batch's targets. May throw.
+using PipelineLoss = std::function<::torch::Tensor(const Tensors& outputs,
+                                                   const Tensors& targets)>;
+
+// The same on all ranks, but for on_micro_batch and the like.
+struct PipelineOptions {
+  // The plan that the program asks for, and what DistributedDataParallel does
+  // with each stage's gradients. accumulation_steps are the micro-batches of a
+  // step; terms.pipeline is the schedule, 1f1b if it is empty. make_hook is
+  // set, as to MakePlannedHook. zero is 0 or 1. max_norm and skip_non_finite
+  // are of all stages' gradients, and need terms.commit_vote.
+  DistributedDataParallelOptions ddp;
+  std::string hook = "allreduce";
+  // The job's mesh, "pp=2,dp=*": that of SessionOptions. `pp` has a size; empty
+  // is one rank with all stages.
+  std::string mesh;
+  // Which layers each stage has: "0-3,4-7"; "parameters", so that the largest
+  // stage has as few as can be; or empty, as many layers in each.
+  std::string stages;
+  PipelineExecutorOptions executor;
+};
+
+// Returns what the ranks of a pipeline's job are to have in common: the whole
+// model's parameters, the mesh, the schedule and the stages' layers, the same
+// on all ranks. Makes the layers one after the other. Fails with
+// INVALID_ARGUMENT, naming what does not fit, and as Describe.
+absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
+                                        const PipelineOptions& options);
+
+// Returns the stages' layers. Fails with INVALID_ARGUMENT.
+absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
+                               const PipelineOptions& options, int stages);
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_PIPELINE_PIPELINE_OPTIONS_H_

@@ -1,0 +1,56 @@
+#ifndef COXSWAIN_CLIENT_TORCH_PIPELINE_WINDOW_STAGE_H_
+#define COXSWAIN_CLIENT_TORCH_PIPELINE_WINDOW_STAGE_H_
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/pipeline/stage_runner.h"
+#include "client/torch/distributed_data_parallel.h"
+
+namespace coxswain::torch {
+
+// A stage in a declared window of its rank's wrapper: its gradients leave in
+// its last backward pass. Threading: one thread.
+class WindowStage : public StageRunner {
+ public:
+  // Both outlive it. `parameters` are those that the stage completes, by the
+  // wrapper's numbers; `on_pass` is called after each pass, as a sign of
+  // progress.
+  WindowStage(StageRunner* stage, DistributedDataParallel* ddp,
+              std::vector<int> parameters, std::function<void()> on_pass)
+      : stage_(*stage),
+        ddp_(*ddp),
+        parameters_(std::move(parameters)),
+        on_pass_(std::move(on_pass)) {}
+
+  // Between steps: whether there is a window from now on. At first there is.
+  void SetInWindow(bool in_window) { in_window_ = in_window; }
+
+  absl::Status Begin(int micro_batches) override;
+  absl::Status Forward(int micro_batch, Activations inputs,
+                       Activations* outputs) override;
+  absl::Status Backward(int micro_batch, Activations output_gradients,
+                        Activations* input_gradients) override;
+  bool splits_backward() const override { return stage_.splits_backward(); }
+  absl::Status BackwardInput(int micro_batch, Activations output_gradients,
+                             Activations* input_gradients) override;
+  absl::Status BackwardWeight(int micro_batch) override;
+  void Reset() override { stage_.Reset(); }
+
+ private:
+  // Runs a pass that adds to gradients.
+  absl::Status Run(const std::function<absl::Status()>& pass);
+
+  StageRunner& stage_;
+  DistributedDataParallel& ddp_;
+  const std::vector<int> parameters_;
+  const std::function<void()> on_pass_;
+  bool in_window_ = true;
+  int left_ = 0;  // of these passes
+};
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_PIPELINE_WINDOW_STAGE_H_
