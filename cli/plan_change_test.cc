@@ -65,6 +65,16 @@ TEST(PlanChangeTest, HookSpecsBecomeCanonical) {
   EXPECT_EQ(change.words.at("hook"), "powersgd(start_step=7)");
 }
 
+TEST(PlanChangeTest, PipelinesBecomeCanonical) {
+  const schedule::Plan plan = PlanWith("allreduce");
+  ASSERT_OK_AND_ASSIGN(const schedule::Plan changed,
+                       Change(plan, {"pipeline=interleaved"}));
+  EXPECT_THAT(Differences(schedule::ToWire(plan), schedule::ToWire(changed)),
+              ElementsAre("pipeline none -> interleaved(chunks=2)"));
+  EXPECT_THAT(Change(plan, {"pipeline=1f1b", "sync_each_batch=true"}),
+              IsInvalid("pipeline and sync_each_batch do not go together"));
+}
+
 TEST(PlanChangeTest, AtNamesWhereAChangeBegins) {
   const auto at = [](const std::string& word) {
     const auto change = PlanChange::Parse({word});
@@ -91,6 +101,7 @@ TEST(PlanChangeTest, WrongWordsAreNamed) {
       {"at=now", "a step, from 1"},
       {"tail=cut", "flush|carry|drop"},
       {"progress_timeout=1ms", "progress_timeout=1ms is not valid"},
+      {"pipeline=1f1", "there are gpipe, 1f1b, interleaved and zb_h1"},
       {"tial=drop",
        "a plan has nothing called \"tial\"; there are "
        "accumulation, hook, compression_start, adjust_scheduler"},

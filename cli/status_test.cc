@@ -57,6 +57,15 @@ TEST(StatusTest, TheTableShowsEachWorkersRankAndHost) {
             "  1     b/7     host-b  attached  1234  1.5s    10.0.0.2\n");
 }
 
+TEST(StatusTest, APipelineIsShownWithItsMesh) {
+  auto [response, job] = ExampleOfAJob();
+  job->set_mesh("pp=2,dp=*");
+  (*job->mutable_plan()->mutable_terms())["pipeline"] = "1f1b";
+  EXPECT_THAT(FormatTable(response, kNow),
+              HasSubstr("world size 2, mesh pp=2,dp=*, hook powersgd(rank=2), "
+                        "accumulation 4, pipeline=1f1b, tail=drop\n"));
+}
+
 TEST(StatusTest, TheTableShowsTheRingAndWhy) {
   v1::DescribeResponse response = Example();
   v1::RingOrder* const ring = response.mutable_jobs(0)->mutable_ring();
