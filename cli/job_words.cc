@@ -46,6 +46,7 @@ constexpr Advice kAdvice[] = {
     {"not announce it", kItsProcess},
     {"not voted on it", kItsProcess},
     {"no rank has made progress for ", kItsProcess},
+    {" of them directly", kItsProcess},
     {"the job is stalled", kItsProcess},
     {"differ, and all must be alike",
      "start all workers with the same program and the same options"},

@@ -105,7 +105,7 @@ struct Explanation {
 };
 
 // Explains what the pipelines of a job wait for. A pure function; reads each
-// rank's list once. Places are of different moments, about a second apart: for
+// rank's list once. Places are of different moments, some seconds apart: for
 // so long after a change it may find none, or a wait that has ended.
 Explanation ExplainPipeline(const ExplainInput& input,
                             SchedulesOfJob* schedules);

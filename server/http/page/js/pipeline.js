@@ -105,7 +105,7 @@ export function pipelineParts(pipeline, width) {
     lanes(pipeline, width),
     table('Where the ranks are in the pipeline', COLUMNS, rows(pipeline.ranks),
         (rank) => rank.rank),
-    quiet('Places are those of the last heartbeats, about a second old. A rank waits for the ' +
+    quiet('Places are those of the last heartbeats, up to some seconds old. A rank waits for the ' +
         'sender of the message that it is to receive, the receiver of one that it cannot ' +
         'send yet, or, at the end of its list, those that it exchanges gradients with.'),
   ];
