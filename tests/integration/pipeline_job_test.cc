@@ -1,0 +1,216 @@
+// What a pipeline's job agrees on, and what becomes of it where its ranks
+// differ or fail.
+
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/pipeline_ranks.h"
+
+namespace coxswain::torch::pipeline_job_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+constexpr double kExact = 1e-12;
+
+PipelineJob::Body OneStep(const PipelineProgram& program) {
+  return PipelineJob::Steps(program, 1);
+}
+
+TEST(PipelineJobTest, OtherStagesOrSchedulesAreRefusedWhenRanksJoin) {
+  struct Case {
+    void (*change)(PipelineOptions&);
+    std::vector<std::string> difference;
+  };
+  const std::vector<Case> cases = {
+      {[](PipelineOptions& o) { o.ddp.terms.pipeline = "gpipe"; },
+       {"pipeline: 1f1b", "gpipe", "pipeline_hash"}},
+      {[](PipelineOptions& o) { o.stages = "0,1-3"; },
+       {"stages: 0-1,2-3 ", "0,1-3"}},
+      {[](PipelineOptions& o) { o.ddp.accumulation_steps = 8; },
+       {"accumulation"}},
+  };
+  for (const Case& one : cases) {
+    PipelineProgram program = Mlp(4, ::torch::kFloat32);
+    const auto ends = PipelineJob().Run(
+        2,
+        [&](int rank) {
+          PipelineProgram own = program;
+          if (rank == 1) one.change(own.options);
+          return own;
+        },
+        OneStep(program));
+    for (const PipelineEnd& end : ends) {
+      EXPECT_EQ(end.status.code(), absl::StatusCode::kFailedPrecondition);
+      for (const std::string& what : one.difference) {
+        EXPECT_THAT(end.status.message(), HasSubstr(what));
+      }
+    }
+  }
+}
+
+TEST(PipelineJobTest, ARankThatLeavesAMicroBatchOutIsNamed) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat32);
+  const auto ends = PipelineJob().Run(
+      4, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session& session,
+          PipelineEnd* end) -> absl::Status {
+        COXSWAIN_RETURN_IF_ERROR(
+            PipelineJob::Step(pipeline, program, 0, end).status());
+        const int count = session.rank() == 2 ? 3 : 4;
+        return PipelineJob::Step(pipeline, program, count, end).status();
+      });
+  for (const PipelineEnd& end : ends) {
+    EXPECT_FALSE(end.status.ok());
+    EXPECT_THAT(
+        end.status.message(),
+        AllOf(HasSubstr("micro"), HasSubstr("rank 2"), HasSubstr("pp 1")));
+  }
+}
+
+TEST(PipelineJobTest, AChangeOfThePlanLandsOnOneStep) {
+  struct Case {
+    void (*change)(v1::Plan&);
+    int after;
+  };
+  const std::vector<Case> cases = {
+      {[](v1::Plan& plan) { plan.set_accumulation_steps(8); }, 8},
+      {[](v1::Plan& plan) { (*plan.mutable_terms())["pipeline"] = "zb_h1"; },
+       4}};
+  for (const Case& one : cases) {
+    PipelineProgram program = Mlp(4, ::torch::kFloat64);
+    PipelineJob job;
+    std::vector<std::vector<int>> windows(2);
+    const auto ends = job.Run(
+        2, [&](int) { return program; },
+        [&](Pipeline& pipeline, Session& session,
+            PipelineEnd* end) -> absl::Status {
+          const int64_t version = pipeline.ddp().plan().version;
+          std::vector<int>& mine = windows[static_cast<size_t>(session.rank())];
+          for (int step = 0; step < 6; ++step) {
+            if (step == 2 && session.rank() == 0) {
+              COXSWAIN_RETURN_IF_ERROR(job.Propose(one.change));
+            }
+            mine.push_back(pipeline.window());
+            COXSWAIN_RETURN_IF_ERROR(
+                PipelineJob::Step(pipeline, program, 0, end).status());
+          }
+          EXPECT_EQ(pipeline.ddp().plan().version, version + 1);
+          EXPECT_EQ(pipeline.schedule().micro_batches(), one.after);
+          return absl::OkStatus();
+        });
+    for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+    EXPECT_EQ(windows[0], windows[1]);
+    EXPECT_EQ(windows[0].front(), 4);
+    EXPECT_EQ(windows[0].back(), one.after);
+    Windows taken;
+    for (const int window : windows[0]) taken.push_back({window});
+    ExpectValues(ends, InOneProcess(program, taken).values, kExact);
+  }
+}
+
+TEST(PipelineJobTest, APlanThatMovesLayersIsRefused) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat64);
+  PipelineJob job;
+  const auto ends = job.Run(
+      2, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session& session,
+          PipelineEnd* end) -> absl::Status {
+        if (session.rank() == 0) {
+          EXPECT_FALSE(job.Propose([](v1::Plan& plan) {
+                            (*plan.mutable_terms())["pipeline"] =
+                                "interleaved(chunks=2)";
+                          })
+                           .ok());
+        }
+        return PipelineJob::Step(pipeline, program, 0, end).status();
+      });
+  for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+}
+
+TEST(PipelineJobTest, AnErrorNamesStageActionAndMicroBatchOnAllRanks) {
+  const PipelineProgram program = Mlp(4, ::torch::kFloat64);
+  PipelineProgram failing = program;
+  failing.model.layers[3].forward = [calls = 0](::torch::nn::Module*,
+                                                const Tensors& x) mutable {
+    if (++calls == 7) throw std::runtime_error("no label");
+    return x;
+  };
+  const auto ends = PipelineJob().Run(
+      4, [&](int rank) { return rank == 3 ? failing : program; },
+      PipelineJob::Steps(program, 3));
+  EXPECT_THAT(ends[3].status,
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("stage 1, 1F2: the forward pass: no label")));
+  for (const PipelineEnd& end : ends) {
+    EXPECT_FALSE(end.status.ok());
+    EXPECT_THAT(end.status.message(), HasSubstr("no label"));
+  }
+}
+
+TEST(PipelineJobTest, AllRanksSkipWhatIsNotFiniteInOneStage) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat64);
+  program.options.ddp.skip_non_finite = true;
+  program.options.ddp.terms.commit_vote = true;
+  program.data = [data = program.data](int data_index, int64_t number) {
+    PipelineBatch batch = data(data_index, number);
+    if (number == 5) {
+      batch.targets[0].fill_(std::numeric_limits<double>::infinity());
+    }
+    return batch;
+  };
+  const auto ends = PipelineJob().Run(
+      2, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
+        for (int step = 0; step < 3; ++step) {
+          COXSWAIN_ASSIGN_OR_RETURN(
+              const PipelineResult result,
+              PipelineJob::Step(pipeline, program, 0, end));
+          EXPECT_EQ(result.stepped, step != 1);
+        }
+        return absl::OkStatus();
+      });
+  for (const PipelineEnd& end : ends) {
+    EXPECT_OK(end.status);
+    for (const auto& [name, value] : end.values) {
+      EXPECT_TRUE(value.isfinite().all().item<bool>()) << name;
+    }
+  }
+}
+
+TEST(PipelineJobTest, WrongUseIsNamed) {
+  const PipelineProgram program = Mlp(4, ::torch::kFloat64);
+  const auto error = [&](int rank, const std::string& what,
+                         const PipelineJob::Body& body) {
+    const auto ends = PipelineJob().Run(
+        2, [&](int) { return program; }, body);
+    EXPECT_THAT(ends[static_cast<size_t>(rank)].status.message(),
+                HasSubstr(what));
+    for (const PipelineEnd& end : ends) EXPECT_FALSE(end.status.ok());
+  };
+  error(0, "a step of 5 micro-batches, and the window has 4",
+        [&](Pipeline& pipeline, Session&, PipelineEnd* end) {
+          return PipelineJob::Step(pipeline, program, 5, end).status();
+        });
+  error(0, "micro-batch 1 has no inputs, which rank 0 is to give",
+        [&](Pipeline& pipeline, Session&, PipelineEnd* end) {
+          auto batches = PipelineJob::NextOf(pipeline, program, 4, end);
+          batches[1].inputs.clear();
+          return pipeline.Step(std::move(batches)).status();
+        });
+}
+
+}  // namespace
+}  // namespace coxswain::torch::pipeline_job_test
