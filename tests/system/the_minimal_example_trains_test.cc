@@ -12,9 +12,12 @@
 namespace coxswain {
 namespace {
 
-void ExpectLearns(std::vector<std::string> program) {
-  std::vector<std::string> command = {kCoxswain, "run",         "--nproc",
-                                      "2",       "--no-prefix", "--"};
+void ExpectLearns(const std::vector<std::string>& program,
+                  const std::vector<std::string>& flags = {}) {
+  std::vector<std::string> command = {kCoxswain, "run", "--nproc", "2",
+                                      "--no-prefix"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  command.push_back("--");
   command.insert(command.end(), program.begin(), program.end());
   const auto launcher = Start(command);
   const auto exit = launcher->Wait(kTimeout);
@@ -31,6 +34,10 @@ void ExpectLearns(std::vector<std::string> program) {
 
 TEST(MinimalExampleTest, LearnsOnTwoWorkersWithAPrivateCoordinator) {
   ExpectLearns({"examples/minimal/minimal"});
+}
+
+TEST(PipelineExampleTest, LearnsOnTwoStages) {
+  ExpectLearns({"examples/pipeline/pipeline"}, {"--mesh", "pp=2"});
 }
 
 TEST(CustomFrameworkExampleTest, LearnsWithoutLibtorch) {

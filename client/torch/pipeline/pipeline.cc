@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/communicator.h"
+#include "client/pipeline/trace_actions.h"
+#include "client/reduce/trace_file.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/module_tensors.h"
 #include "schedule/pipeline/generate.h"
@@ -49,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
   return pipeline;
 }
 
-Pipeline::~Pipeline() = default;
+Pipeline::~Pipeline() { session_.SetPipelinePlace(nullptr); }
 
 absl::Status Pipeline::Connect(const PipelineModel& model) {
   DistributedDataParallelOptions& ddp = options_.ddp;
@@ -87,7 +89,19 @@ absl::Status Pipeline::Connect(const PipelineModel& model) {
   return MakeStages(schedule);
 }
 
+// The wrapper's ranks are those of one stage, and files are each rank's own.
+absl::Status Pipeline::OpenTrace() {
+  const std::string path = std::exchange(options_.ddp.trace_file, "");
+  if (path.empty()) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<TraceFile> trace,
+                            TraceFile::Open(path, session_.rank()));
+  options_.executor.on_step = TraceActions(trace);
+  AddTrace(std::move(trace), path, &options_.ddp.reducer);
+  return absl::OkStatus();
+}
+
 absl::Status Pipeline::ConnectReplicas() {
+  COXSWAIN_RETURN_IF_ERROR(OpenTrace());
   DistributedDataParallelOptions& ddp = options_.ddp;
   BucketPlanOptions& buckets = ddp.reducer.buckets;
   buckets.late_parameters = layers_->late();
@@ -132,6 +146,7 @@ absl::Status Pipeline::MakeStages(const pipeline::Schedule& schedule) {
       executor_,
       PipelineExecutor::Create(schedule, &groups_.pp->communicator(),
                                std::move(runners), options_.executor));
+  session_.SetPipelinePlace(executor_->PlaceSource());
   return absl::OkStatus();
 }
 

@@ -29,6 +29,8 @@
 #include "client/torch/pipeline/torch_stage.h"
 #include "client/torch/pipeline/window_stage.h"
 #include "client/torch/shard/sharded_optimizer.h"
+#include "schedule/pipeline/place.h"
+#include "schedule/pipeline/schedule.h"
 
 namespace coxswain::torch {
 
@@ -149,8 +151,8 @@ class Pipeline {
   // their modules.
   absl::StatusOr<PipelineResult> Evaluate(std::vector<PipelineBatch> batches);
 
-  // Returns where this rank is in its list of actions.
-  PipelineExecutor::Place place() const { return executor_->place(); }
+  // Returns where this rank is in its list of actions, as its heartbeats do.
+  PipelinePlace place() const { return executor_->place(); }
   const pipeline::Schedule& schedule() const { return executor_->schedule(); }
 
  private:
@@ -175,6 +177,7 @@ class Pipeline {
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
   absl::Status Connect(const PipelineModel& model);
+  absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);
   absl::Status UseSchedule(int micro_batches);

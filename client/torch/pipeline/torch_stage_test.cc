@@ -119,7 +119,8 @@ struct Rank {
 class PipelineTest : public testing::Test {
  protected:
   // Where `chunks` * ranks are fewer than kStages, a stage has several layers.
-  void Make(const pipeline::Schedule& schedule, ::torch::ScalarType type) {
+  void Make(const pipeline::Schedule& schedule, ::torch::ScalarType type,
+            bool halves = false) {
     ranks_.clear();
     group_.clear();
     type_ = type;
@@ -138,12 +139,18 @@ class PipelineTest : public testing::Test {
           }
           one.layers.push_back(layers.back());
         }
-        one.stages.push_back(
-            std::make_unique<TorchStage>([layers](const Tensors& inputs) {
-              Tensors x = inputs;
-              for (const auto& layer : layers) x = layer->forward(x);
-              return x;
-            }));
+        std::vector<StageLayer> of_stage;
+        for (const auto& layer : layers) {
+          of_stage.push_back({[layer](const Tensors& inputs) {
+                                return layer->forward(inputs);
+                              },
+                              {}});
+          for (const auto& p : layer->parameters()) {
+            of_stage.back().parameters.push_back({p, p});
+          }
+        }
+        one.stages.push_back(std::make_unique<TorchStage>(of_stage));
+        one.stages.back()->SetHalves(halves);
         if (stage + 1 == schedule.stages()) {
           one.stages.back()->SetLoss(LossOf(schedule.micro_batches()));
         }
@@ -246,20 +253,84 @@ INSTANTIATE_TEST_SUITE_P(Schedules, BitsTest,
                            return absl::StrCat("Case", info.index);
                          });
 
-TEST_F(PipelineTest, GpipeSumsInAnotherOrder) {
-  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("gpipe", 4, 5), ::torch::kFloat64));
-  const Trained ours = Train();
-  const Trained expected = InOneProcess(5, ::torch::kFloat64);
-  ASSERT_EQ(ours.losses.size(), expected.losses.size());
-  for (size_t i = 0; i < ours.losses.size(); ++i) {
-    EXPECT_NEAR(ours.losses[i], expected.losses[i], 1e-12);
+TEST_F(PipelineTest, OtherOrdersOfSumsComeCloseToOneProcess) {
+  for (const std::string text : {"gpipe", "zb_h1"}) {
+    for (const int ranks : {1, 2, 4}) {
+      SCOPED_TRACE(absl::StrCat(text, " of ", ranks));
+      ASSERT_NO_FATAL_FAILURE(
+          Make(ScheduleOf(text, ranks, 5), ::torch::kFloat64, text == "zb_h1"));
+      const Trained ours = Train();
+      const Trained expected = InOneProcess(5, ::torch::kFloat64);
+      ASSERT_EQ(ours.losses.size(), expected.losses.size());
+      for (size_t i = 0; i < ours.losses.size(); ++i) {
+        EXPECT_NEAR(ours.losses[i], expected.losses[i], 1e-12);
+      }
+      for (size_t i = 0; i < ours.parameters.size(); ++i) {
+        EXPECT_LE((ours.parameters[i] - expected.parameters[i])
+                      .abs()
+                      .max()
+                      .item<double>(),
+                  1e-12);
+      }
+    }
   }
-  for (size_t i = 0; i < ours.parameters.size(); ++i) {
-    EXPECT_LE((ours.parameters[i] - expected.parameters[i])
-                  .abs()
-                  .max()
-                  .item<double>(),
-              1e-12);
+}
+
+// A layer may return what it was given, and one output may be computed from
+// another: each gradient counts once.
+TEST_F(PipelineTest, HalvesOfABackwardPassAreTheWhole) {
+  const auto options = ::torch::TensorOptions().dtype(::torch::kFloat64);
+  std::vector<::torch::Tensor> weights;
+  for (int i = 0; i < 3; ++i) {
+    weights.push_back(::torch::linspace(0.1 + i, 1.0 + i, 4, options)
+                          .set_requires_grad(true));
+  }
+  const auto layer = [&](int i) -> StageLayer {
+    const ::torch::Tensor w = weights[static_cast<size_t>(i)];
+    return {[w](const Tensors& x) -> Tensors {
+              const auto y = (x[0] * w).sin();
+              return {y, x[1], y * y + x[1]};
+            },
+            {{w, w}}};
+  };
+  std::vector<double> x = {1, 2, 3, 4};
+  const auto run = [&](bool halves) {
+    for (const auto& w : weights) w.mutable_grad() = ::torch::Tensor();
+    TorchStage stage({layer(0), layer(1), layer(2)});
+    stage.SetHalves(halves);
+    const auto activation = [&] {
+      return Activation{
+          DType::kFloat64,
+          {4},
+          std::shared_ptr<void>(std::shared_ptr<void>(), x.data())};
+    };
+    stage.SetLoss([](int, const Tensors& y) {
+      return (y[0] * y[2]).sum() + y[1].square().sum();
+    });
+    Activations outputs;
+    Activations gradients;
+    EXPECT_OK(stage.Forward(0, {activation(), activation()}, &outputs));
+    if (halves) {
+      EXPECT_OK(stage.BackwardInput(0, {}, &gradients));
+      for (const auto& w : weights) EXPECT_FALSE(w.grad().defined());
+      EXPECT_OK(stage.BackwardWeight(0));
+      EXPECT_FALSE(stage.BackwardWeight(0).ok());
+    } else {
+      EXPECT_OK(stage.Backward(0, {}, &gradients));
+    }
+    Tensors all;
+    for (const Activation& one : gradients) {
+      all.push_back(::torch::from_blob(one.memory.get(), {4}, options).clone());
+    }
+    for (const auto& w : weights) all.push_back(w.grad().clone());
+    return all;
+  };
+  const Tensors whole = run(false);
+  const Tensors halves = run(true);
+  ASSERT_EQ(whole.size(), 5u);
+  ASSERT_EQ(halves.size(), 5u);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_TRUE(::torch::allclose(halves[i], whole[i], 1e-12, 1e-12)) << i;
   }
 }
 
