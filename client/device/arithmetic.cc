@@ -8,6 +8,7 @@
 namespace coxswain {
 namespace {
 
+using arithmetic::AddElements;
 using arithmetic::MeasureChunks;
 using arithmetic::Runs;
 using arithmetic::ScaleElements;
@@ -45,6 +46,19 @@ void ScaleOnDevice(LaunchTarget* target, ElementType type, const void* in,
     Launch(target, DivideUp(count, Program::kBlock),
            Program{static_cast<const Stored*>(in), static_cast<Stored*>(out),
                    count, static_cast<typename Element::Value>(factor)});
+  });
+  COXSWAIN_CHECK(known);
+}
+
+void AddOnDevice(LaunchTarget* target, ElementType type, const void* from,
+                 void* to, int64_t count) {
+  const bool known = WithElement(type, [&](auto element) {
+    using Element = decltype(element);
+    using Stored = typename Element::Stored;
+    using Program = AddElements<Element>;
+    Launch(target, DivideUp(count, Program::kBlock),
+           Program{static_cast<const Stored*>(from), static_cast<Stored*>(to),
+                   count});
   });
   COXSWAIN_CHECK(known);
 }

@@ -12,5 +12,6 @@
       coxswain::arithmetic::program<coxswain::BFloat16Element>)
 
 COXSWAIN_FOR_EACH_ELEMENT(ScaleElements);
+COXSWAIN_FOR_EACH_ELEMENT(AddElements);
 COXSWAIN_FOR_EACH_ELEMENT(MeasureChunks);
 COXSWAIN_DEVICE_PROGRAM(coxswain::arithmetic::SumChunks);

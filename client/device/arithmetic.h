@@ -23,6 +23,12 @@ namespace coxswain {
 void ScaleOnDevice(LaunchTarget* target, ElementType type, const void* in,
                    void* out, int64_t count, double factor);
 
+// Computes to += from, in double for float64 and in float otherwise, rounded to
+// nearest even. They do not overlap. One launch. Bytes moved: two reads and one
+// write of each element.
+void AddOnDevice(LaunchTarget* target, ElementType type, const void* from,
+                 void* to, int64_t count);
+
 // Of a run of elements. Sums of squares are formed in double precision in an
 // order that is fixed; elements that are infinite or NaN are counted, and are
 // in the sum too. Which NaN a sum is differs between machines.

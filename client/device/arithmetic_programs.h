@@ -45,6 +45,44 @@ struct ScaleElements {
   }
 };
 
+// to += from. A block adds kBlock.
+template <class Element>
+struct AddElements {
+  using Stored = typename Element::Stored;
+  static constexpr int kThreads = 256;
+  static constexpr int kEach = 4;  // elements of a thread, loaded together
+  static constexpr int64_t kBlock = int64_t{kThreads} * kEach;
+  struct Shared {};
+  struct Thread {};
+
+  const Stored* from;
+  Stored* to;
+  int64_t count;
+
+  COXSWAIN_HOST_DEVICE constexpr int phases() const { return 1; }
+
+  COXSWAIN_HOST_DEVICE void Run(int, const BlockPlace& at, Thread*,
+                                Shared*) const {
+    const int64_t first = at.block * kBlock + at.thread;
+    Stored values[kEach] = {};
+    Stored sums[kEach] = {};
+    for (int e = 0; e < kEach; ++e) {
+      const int64_t i = first + e * kThreads;
+      if (i < count) {
+        values[e] = from[i];
+        sums[e] = to[i];
+      }
+    }
+    for (int e = 0; e < kEach; ++e) {
+      const int64_t i = first + e * kThreads;
+      if (i < count) {
+        to[i] = Element::Narrow(Element::Widen(sums[e]) +
+                                Element::Widen(values[e]));
+      }
+    }
+  }
+};
+
 // Runs of elements, one after the other, each cut into chunks.
 struct Runs {
   static constexpr int kMost = 96;

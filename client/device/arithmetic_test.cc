@@ -10,6 +10,7 @@
 
 #include "base/float16.h"
 #include "base/random.h"
+#include "base/reduce_elements.h"
 #include "client/device/tensor.h"
 #include "client/reduce/gradient_statistics.h"
 #include "gtest/gtest.h"
@@ -108,6 +109,26 @@ TEST(ArithmeticTest, ScalesLikeTheCpu) {
         EXPECT_TRUE(in == expected);
         EXPECT_EQ(target.launches, count == 0 ? 0 : 2);
       }
+    }
+  }
+}
+
+TEST(ArithmeticTest, AddsLikeTheCpu) {
+  AtOnce stream;
+  for (const DType dtype : kTypes) {
+    for (const int64_t count : kCounts) {
+      SCOPED_TRACE(testing::Message() << NameOf(dtype) << " x " << count);
+      const std::string from = Pattern(dtype, count, 5);
+      std::string to = Pattern(dtype, count, 9);
+      std::string expected = to;
+      ReduceElements(dtype, ElementOp::kSum, expected.data(), expected.data(),
+                     from.data(), static_cast<size_t>(count));
+      LaunchTarget target;
+      target.host = &stream;
+      to += "xxxxxxxx";
+      AddOnDevice(&target, dtype, from.data(), to.data(), count);
+      EXPECT_TRUE(to == expected + "xxxxxxxx");
+      EXPECT_EQ(target.launches, count == 0 ? 0 : 1);
     }
   }
 }

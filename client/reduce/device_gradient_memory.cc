@@ -62,6 +62,8 @@ class DeviceGradientMemory : public GradientMemory {
   absl::Status TakeAverages(const Bucket& bucket,
                             const std::vector<void*>& outside,
                             bool measure) override;
+  absl::Status AddAverages(const Bucket& slice, const Span& sum,
+                           bool back) override;
   absl::Status AwaitAverages(absl::Duration timeout) override;
   GradientStatistics statistics() const override { return statistics_; }
   void Quiesce(absl::Duration timeout) override;
@@ -82,9 +84,11 @@ class DeviceGradientMemory : public GradientMemory {
   absl::StatusOr<DeviceStream> Enter(const Bucket& bucket);
   absl::StatusOr<DeviceStream> EnterLocked(const Bucket& bucket)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Memory for the results of all gradients.
+  // Memory for the results of all gradients, or of a slice of each bucket.
   absl::Status Reserve(const std::vector<Bucket>& buckets);
   absl::Status Measure(const Bucket& bucket);
+  // The exchange's stream comes after the bucket's gradients.
+  absl::Status AwaitGradients(const Bucket& bucket);
 
   DeviceQueue& queue_;
   DeviceRuntime& runtime_;
@@ -100,8 +104,8 @@ class DeviceGradientMemory : public GradientMemory {
   PinnedBuffer host_results_;
 
   // The exchange thread's, within a step.
-  std::vector<const Bucket*> measured_;  // in order
-  bool copied_ = false;
+  std::vector<int64_t> measured_;  // places in results_, in order
+  bool pending_ = false;           // enqueued, and not awaited
   GradientStatistics statistics_;
 
   Mutex mutex_;
@@ -207,6 +211,11 @@ absl::Status DeviceGradientMemory::Reserve(const std::vector<Bucket>& buckets) {
     elements = std::max(
         elements, ScratchForMeasure(BeginsOf(bucket).data(),
                                     static_cast<int>(bucket.gradients.size())));
+    // A slice has no more runs than the bucket has gradients.
+    const int64_t whole[] = {0, bucket.data.count};
+    elements =
+        std::max(elements, ScratchForMeasure(whole, 1) +
+                               static_cast<int64_t>(bucket.gradients.size()));
   }
   COXSWAIN_ASSIGN_OR_RETURN(
       DeviceBuffer scratch,
@@ -226,7 +235,7 @@ absl::Status DeviceGradientMemory::Reserve(const std::vector<Bucket>& buckets) {
 
 absl::Status DeviceGradientMemory::Begin(const std::vector<Bucket>& buckets) {
   measured_.clear();
-  copied_ = false;
+  pending_ = false;
   statistics_ = GradientStatistics();
   COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, CallerAfterDelivery());
   MutexLock lock(&mutex_);
@@ -318,50 +327,63 @@ absl::Status DeviceGradientMemory::Weigh(const Bucket& bucket, double factor) {
 absl::Status DeviceGradientMemory::Measure(const Bucket& bucket) {
   LaunchTarget target = runtime_.Target(queue_.stream());
   const std::vector<int64_t> begins = BeginsOf(bucket);
+  int64_t result = first_result_[static_cast<size_t>(bucket.index)];
   MeasureOnDevice(&target, bucket.data.dtype, bucket.data.data, begins.data(),
                   static_cast<int>(bucket.gradients.size()),
                   scratch_.as<DeviceStatistics>(),
-                  results_.as<DeviceStatistics>() +
-                      first_result_[static_cast<size_t>(bucket.index)]);
+                  results_.as<DeviceStatistics>() + result);
+  pending_ = true;
   COXSWAIN_RETURN_IF_ERROR(runtime_.StatusOf(target));
-  measured_.push_back(&bucket);
+  for (const GradientSlot& slot : bucket.gradients) {
+    if (slot.measured) measured_.push_back(result);
+    ++result;
+  }
   return absl::OkStatus();
+}
+
+absl::Status DeviceGradientMemory::AwaitGradients(const Bucket& bucket) {
+  // A hook that left the gradients as they are did not wait for them.
+  if (bucket.ready == nullptr) return absl::OkStatus();
+  return runtime_.StreamWait(queue_.stream(), bucket.ready);
 }
 
 absl::Status DeviceGradientMemory::TakeAverages(
     const Bucket& bucket, const std::vector<void*>& outside, bool measure) {
-  // A hook that left the gradients as they are did not wait for them.
-  if (bucket.ready != nullptr) {
-    COXSWAIN_RETURN_IF_ERROR(
-        runtime_.StreamWait(queue_.stream(), bucket.ready));
-  }
+  COXSWAIN_RETURN_IF_ERROR(AwaitGradients(bucket));
   for (size_t i = 0; i < bucket.gradients.size(); ++i) {
     if (outside[i] == nullptr) continue;
     const Span average = bucket.Gradient(bucket.gradients[i]);
-    copied_ = true;
+    pending_ = true;
     COXSWAIN_RETURN_IF_ERROR(
         CopyBytes(outside[i], average.data, average.bytes(), queue_.stream()));
   }
   return measure ? Measure(bucket) : absl::OkStatus();
 }
 
+absl::Status DeviceGradientMemory::AddAverages(const Bucket& slice,
+                                               const Span& sum, bool back) {
+  if (sum.count == 0) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(AwaitGradients(slice));
+  LaunchTarget target = runtime_.Target(queue_.stream());
+  AddOnDevice(&target, sum.dtype, slice.data.data, sum.data, sum.count);
+  pending_ = true;
+  COXSWAIN_RETURN_IF_ERROR(runtime_.StatusOf(target));
+  if (!back) return absl::OkStatus();
+  return CopyBytes(slice.data.data, sum.data, sum.bytes(), queue_.stream());
+}
+
 absl::Status DeviceGradientMemory::AwaitAverages(absl::Duration timeout) {
-  if (measured_.empty() && !copied_) return absl::OkStatus();
+  if (!std::exchange(pending_, false)) return absl::OkStatus();
   if (!measured_.empty()) {
     COXSWAIN_RETURN_IF_ERROR(CopyBytes(host_results_.data(), results_.data(),
                                        results_.bytes(), queue_.stream()));
   }
   COXSWAIN_RETURN_IF_ERROR(queue_.Mark()->Wait(timeout));
-  copied_ = false;
   const DeviceStatistics* const results = host_results_.as<DeviceStatistics>();
   statistics_ = GradientStatistics();
-  for (const Bucket* bucket : measured_) {
-    const int64_t first = first_result_[static_cast<size_t>(bucket->index)];
-    for (size_t i = 0; i < bucket->gradients.size(); ++i) {
-      if (!bucket->gradients[i].measured) continue;
-      const DeviceStatistics& one = results[first + static_cast<int64_t>(i)];
-      statistics_.Add({one.sum_of_squares, one.non_finite});
-    }
+  for (const int64_t result : measured_) {
+    const DeviceStatistics& one = results[result];
+    statistics_.Add({one.sum_of_squares, one.non_finite});
   }
   if (std::isnan(statistics_.sum_of_squares)) {
     statistics_.sum_of_squares = std::numeric_limits<double>::quiet_NaN();

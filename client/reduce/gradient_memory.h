@@ -76,7 +76,11 @@ class GradientMemory {
   virtual absl::Status TakeAverages(const Bucket& bucket,
                                     const std::vector<void*>& outside,
                                     bool measure) = 0;
-  // Waits until everything that TakeAverages has enqueued has run.
+  // Adds a slice's averages, which `slice` has in place of its bucket's, to
+  // `sum`, in their own type; with `back`, copies the sum to where they are.
+  virtual absl::Status AddAverages(const Bucket& slice, const Span& sum,
+                                   bool back) = 0;
+  // Waits until everything that these two have enqueued has run.
   virtual absl::Status AwaitAverages(absl::Duration timeout) = 0;
   // Returns those of all averages measured in this step; after AwaitAverages.
   virtual GradientStatistics statistics() const = 0;

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "base/reduce_elements.h"
 #include "client/reduce/gradient_memory.h"
 
 namespace coxswain {
@@ -80,6 +81,14 @@ class HostGradientMemory : public GradientMemory {
         CopyBytes(outside[i], average.data, average.bytes());
       }
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddAverages(const Bucket& slice, const Span& sum,
+                           bool back) override {
+    ReduceElements(sum.dtype, ElementOp::kSum, sum.data, sum.data,
+                   slice.data.data, static_cast<size_t>(sum.count));
+    if (back) CopyBytes(slice.data.data, sum.data, sum.bytes());
     return absl::OkStatus();
   }
 

@@ -1,16 +1,15 @@
 #include "client/reduce/own_slices.h"
 
 #include <cstdint>
-#include <cstring>
 
-#include "base/reduce_elements.h"
 #include "base/status_macros.h"
 #include "client/reduce/bucket_slices.h"
 
 namespace coxswain {
 
 absl::StatusOr<std::unique_ptr<OwnSlices>> OwnSlices::Create(
-    const std::vector<Bucket>& buckets, Communicator& communicator) {
+    const std::vector<Bucket>& buckets, Communicator& communicator,
+    GradientMemory& memory) {
   const auto slices_of = [&](const Bucket& bucket) {
     return BucketSlices::Of(bucket.data, communicator.size());
   };
@@ -24,7 +23,7 @@ absl::StatusOr<std::unique_ptr<OwnSlices>> OwnSlices::Create(
   COXSWAIN_ASSIGN_OR_RETURN(own->memory_,
                             communicator.AllocateBuffer(bytes, DType::kUInt8));
   const Span all = own->memory_->span();
-  if (bytes > 0) std::memset(all.data, 0, static_cast<size_t>(bytes));
+  COXSWAIN_RETURN_IF_ERROR(memory.Clear(all));
   int64_t begin = 0;
   for (const Bucket& bucket : buckets) {
     Span slice = all.Slice(begin, bytes_of(bucket));
@@ -35,18 +34,6 @@ absl::StatusOr<std::unique_ptr<OwnSlices>> OwnSlices::Create(
     begin += bytes_of(bucket);
   }
   return own;
-}
-
-void OwnSlices::Put(int bucket, const Span& averages) const {
-  const Span& slice = at(bucket);
-  if (slice.count == 0) return;
-  std::memcpy(slice.data, averages.data, static_cast<size_t>(slice.bytes()));
-}
-
-void OwnSlices::Add(int bucket, const Span& averages) const {
-  const Span& slice = at(bucket);
-  ReduceElements(slice.dtype, ElementOp::kSum, slice.data, slice.data,
-                 averages.data, static_cast<size_t>(slice.count));
 }
 
 }  // namespace coxswain

@@ -7,26 +7,24 @@
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
+#include "client/reduce/gradient_memory.h"
 
 namespace coxswain {
 
-// This rank's slice of each bucket (BucketSlices), in the CPU's memory and
-// apart from the buckets: what stays of them where their own memory does not,
-// or where averages are added up. For one thread at a time.
+// This rank's slice of each bucket (BucketSlices), in memory apart from the
+// buckets and on their device: what stays of them where their own memory does
+// not, or where averages are added up.
 class OwnSlices {
  public:
-  // Takes the memory from the communicator; the elements are zeros. Fails with
-  // the errors of Communicator::AllocateBuffer.
+  // Takes the memory from the communicator and clears it by `memory`. Fails
+  // with the errors of Communicator::AllocateBuffer, and of a device.
   static absl::StatusOr<std::unique_ptr<OwnSlices>> Create(
-      const std::vector<Bucket>& buckets, Communicator& communicator);
+      const std::vector<Bucket>& buckets, Communicator& communicator,
+      GradientMemory& memory);
 
   const Span& at(int bucket) const {
     return slices_[static_cast<size_t>(bucket)];
   }
-  // Copies the averages of a bucket's slice here, or adds them to what is here,
-  // in their own type.
-  void Put(int bucket, const Span& averages) const;
-  void Add(int bucket, const Span& averages) const;
 
  private:
   OwnSlices() = default;

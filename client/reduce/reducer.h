@@ -114,6 +114,9 @@ class Reducer {
     return hybrid_ != nullptr ? hybrid_->MakeCopier() : nullptr;
   }
 
+  // Returns the options as they count now; between steps.
+  const ReducerOptions& options() const { return options_; }
+
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<Bucket>& buckets() const { return layout_->buckets(); }
 

@@ -72,6 +72,27 @@ absl::Status CheckDevice(const std::vector<ParameterSpec>& parameters,
             "CommunicatorOptions::device) to the model's device"));
 }
 
+// Whether slices can be as the options have them where the parameters are.
+absl::Status CheckSlices(const ReducerOptions& options,
+                         const ParameterSpec& first) {
+  if (first.device.kind == Device::Kind::kCpu) return absl::OkStatus();
+  const std::string where =
+      absl::StrCat("parameter \"", first.name, "\" is on ", Name(first.device));
+  if (options.release_buckets) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where,
+        ", and release_buckets (zero=2) is for the CPU's memory; leave it out "
+        "(zero=1): buckets then keep their memory"));
+  }
+  if (options.hybrid.shard != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        where,
+        ", and hybrid sharding is for the CPU's memory; leave it out, with a "
+        "mesh of dp or shard alone: slices are then those of all ranks"));
+  }
+  return absl::OkStatus();
+}
+
 std::unique_ptr<GradientMemory> MakeMemory(const ReducerOptions& options,
                                            Communicator& communicator) {
   if (communicator.device_queue() == nullptr) return MakeHostGradientMemory();
@@ -98,12 +119,7 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
                                   const std::vector<int>& order) {
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(parameters));
   COXSWAIN_RETURN_IF_ERROR(CheckDevice(parameters, *communicator_));
-  if (options_.slices && parameters[0].device.kind != Device::Kind::kCpu) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("parameter \"", parameters[0].name, "\" is on ",
-                     Name(parameters[0].device),
-                     ", and slices are for the CPU's memory; leave them out"));
-  }
+  COXSWAIN_RETURN_IF_ERROR(CheckSlices(options_, parameters[0]));
   if (memory_ == nullptr) memory_ = MakeMemory(options_, *communicator_);
   COXSWAIN_ASSIGN_OR_RETURN(
       std::unique_ptr<BucketLayout> layout,
@@ -111,8 +127,8 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
                            KindOfMemory(options_)));
   std::unique_ptr<OwnSlices> own;
   if (pool_ != nullptr) {
-    COXSWAIN_ASSIGN_OR_RETURN(own,
-                              OwnSlices::Create(layout->buckets(), slicing()));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        own, OwnSlices::Create(layout->buckets(), slicing(), *memory_));
   }
   if (hybrid_ != nullptr) hybrid_->SetBuckets(layout->buckets());
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
@@ -271,13 +287,15 @@ absl::Status Reducer::CheckGather(const std::vector<Span>& wholes) const {
   }
   for (const Bucket& bucket : buckets()) {
     const Span& whole = wholes[static_cast<size_t>(bucket.index)];
-    if (whole.count == bucket.data.count && whole.dtype == bucket.data.dtype) {
+    if (whole.count == bucket.data.count && whole.dtype == bucket.data.dtype &&
+        whole.device == bucket.data.device) {
       continue;
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "bucket ", bucket.index, " has ", bucket.data.count, " x ",
-        NameOf(bucket.data.dtype), ", what is gathered in its place ",
-        whole.count, " x ", NameOf(whole.dtype)));
+        NameOf(bucket.data.dtype), " on ", Name(bucket.data.device),
+        ", what is gathered in its place ", whole.count, " x ",
+        NameOf(whole.dtype), " on ", Name(whole.device)));
   }
   return absl::OkStatus();
 }
@@ -285,6 +303,8 @@ absl::Status Reducer::CheckGather(const std::vector<Span>& wholes) const {
 absl::Status Reducer::GatherSlices(const std::vector<Span>& wholes) {
   COXSWAIN_RETURN_IF_ERROR(CheckGather(wholes));
   COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
+  const absl::Status followed = memory_->FollowCaller();
+  if (!followed.ok()) return Fail(WithPrefix("gathering slices: ", followed));
   std::vector<WorkPtr> works;
   for (const Span& whole : wholes) {
     const BucketSlices slices = BucketSlices::Of(whole, slicing().size());

@@ -53,14 +53,14 @@ struct ReducerOptions {
   // that is sharded over the ranks. Once the step is finished, the other
   // elements of the views are undefined. `statistics` and max_norm are those of
   // all slices, at the cost of one small all-reduce a step; only the own slices
-  // are clipped. Buckets are not divided again after the first step. In the
-  // CPU's memory, without MarkOptions::copy_back, and not with a hook that
-  // needs an averager.
+  // are clipped. Buckets are not divided again after the first step. Without
+  // MarkOptions::copy_back, and not with a hook that needs an averager.
   bool slices = false;
   // With `slices`: a bucket has memory only from its first gradient on until
   // the own slice's averages have been taken from it, to where OwnSlice returns
   // them. Gradients are copied from the caller's, which it may free once they
-  // are marked: views have no memory. Each rank's own affair.
+  // are marked: views have no memory. In the CPU's memory. Each rank's own
+  // affair.
   bool release_buckets = false;
   // With release_buckets, what bounds memory where gradients come faster than
   // they are exchanged: how long a call of MarkReady may wait while two
@@ -74,7 +74,8 @@ struct ReducerOptions {
   // hook averages each rank's slice over hybrid.replicas
   // (client/reduce/hybrid_hook.h). The reducer's own communicator has the ranks
   // of both, numbered replica by replica, and what is small goes over it. Its
-  // abort is theirs too. In a mesh: MeshGroups' shard and dp, and data.
+  // abort is theirs too. In a mesh: MeshGroups' shard and dp, and data. In the
+  // CPU's memory.
   HybridGroups hybrid;
   // With slices, and a gate that takes votes: the norm for max_norm and
   // `statistics` comes with the decision, without a collective; see

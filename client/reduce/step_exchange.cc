@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <set>
 #include <string>
@@ -41,20 +40,24 @@ Span SpanOf(std::vector<T>& values, DType dtype) {
   return span;
 }
 
-// Returns the elements of a bucket from `begin` on that statistics count, as
-// runs within them, as long as can be.
-std::vector<GradientSlot> MeasuredRuns(const Bucket& bucket, int64_t begin,
-                                       int64_t count) {
+// Returns `count` elements of a bucket from `begin` on as runs within them:
+// those that statistics count, and the others, each as long as can be.
+std::vector<GradientSlot> RunsOf(const Bucket& bucket, int64_t begin,
+                                 int64_t count) {
   std::vector<GradientSlot> runs;
   for (const GradientSlot& slot : bucket.gradients) {
     const int64_t first = std::max(slot.offset - begin, int64_t{0});
     const int64_t last = std::min(slot.offset + slot.count - begin, count);
-    if (!slot.measured || first >= last) continue;
-    if (!runs.empty() && runs.back().offset + runs.back().count == first) {
+    if (first >= last) continue;
+    if (!runs.empty() && runs.back().measured == slot.measured) {
       runs.back().count = last - runs.back().offset;
-    } else {
-      runs.push_back({0, first, last - first});
+      continue;
     }
+    GradientSlot run;
+    run.offset = first;
+    run.count = last - first;
+    run.measured = slot.measured;
+    runs.push_back(run);
   }
   return runs;
 }
@@ -250,31 +253,31 @@ absl::Status StepExchange::TakeSlice(const Bucket& bucket) {
   Bucket own = bucket;
   own.data = BucketSlices::Of(bucket.data, slicing_.size())
                  .Slice(bucket.data, slicing_.rank());
-  if (options.measures()) {
-    own.gradients = MeasuredRuns(bucket,
-                                 BucketSlices::Of(bucket.data, slicing_.size())
-                                     .begin(bucket.data.count, slicing_.rank()),
-                                 own.data.count);
-    const std::vector<void*> nowhere(own.gradients.size());
-    COXSWAIN_RETURN_IF_ERROR(context_.memory->TakeAverages(own, nowhere, true));
+  own.gradients = RunsOf(bucket,
+                         BucketSlices::Of(bucket.data, slicing_.size())
+                             .begin(bucket.data.count, slicing_.rank()),
+                         own.data.count);
+  const bool first = context_.ticket.micro == 0;
+  Span kept;
+  if (context_.own != nullptr) kept = context_.own->at(bucket.index);
+  if (options.measures() || (first && context_.own != nullptr)) {
+    std::vector<void*> to;
+    for (const GradientSlot& run : own.gradients) {
+      to.push_back(first && context_.own != nullptr
+                       ? kept.Slice(run.offset, run.count).data
+                       : nullptr);
+    }
+    COXSWAIN_RETURN_IF_ERROR(
+        context_.memory->TakeAverages(own, to, options.measures()));
   }
-  if (context_.own != nullptr) KeepSlice(bucket, own.data);
+  if (context_.own != nullptr && !first) {
+    COXSWAIN_RETURN_IF_ERROR(
+        context_.memory->AddAverages(own, kept, context_.pool == nullptr));
+  }
+  if (context_.pool != nullptr) context_.pool->GiveBack(bucket.index);
   if (!options.on_average) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(context_.memory->AwaitAverages(options.timeout));
   return HandOver((*context_.buckets)[static_cast<size_t>(bucket.index)]);
-}
-
-void StepExchange::KeepSlice(const Bucket& bucket, const Span& averages) {
-  if (context_.ticket.micro == 0) {
-    context_.own->Put(bucket.index, averages);
-  } else {
-    context_.own->Add(bucket.index, averages);
-  }
-  if (context_.pool != nullptr) {
-    context_.pool->GiveBack(bucket.index);
-  } else if (context_.ticket.micro > 0 && averages.count > 0) {
-    std::memcpy(averages.data, context_.own->at(bucket.index).data,
-                static_cast<size_t>(averages.bytes()));
-  }
 }
 
 // In the order of ranks, so that all have the same bits.
@@ -283,6 +286,7 @@ absl::Status StepExchange::ExchangeStatistics() {
   if (!options.slices || !options.measures()) return absl::OkStatus();
   const auto ranks = static_cast<size_t>(slicing_.size());
   const auto rank = static_cast<size_t>(slicing_.rank());
+  COXSWAIN_RETURN_IF_ERROR(context_.memory->AwaitAverages(options.timeout));
   const GradientStatistics own = context_.memory->statistics();
   auto all = std::make_shared<std::vector<double>>(2 * ranks);
   (*all)[rank] = own.sum_of_squares;

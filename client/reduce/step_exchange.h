@@ -114,10 +114,9 @@ class StepExchange {
   // Calls options.on_average, unless the step is skipped.
   absl::Status HandOver(const Bucket& bucket);
   void* TakeOutside(int parameter);
-  // Measures this rank's slice, and takes it from the bucket if it is kept
-  // elsewhere.
+  // Measures this rank's slice, and takes it from the bucket, or adds it up, if
+  // it is kept elsewhere.
   absl::Status TakeSlice(const Bucket& bucket);
-  void KeepSlice(const Bucket& bucket, const Span& averages);
   absl::Status ExchangeUsers();
   absl::Status ExchangeOrder();
   // Waits for a collective that uses `memory`, which lives until it has ended,
