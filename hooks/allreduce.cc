@@ -91,19 +91,49 @@ class ReduceScatterExchange : public Exchange {
   bool started_ = false;
 };
 
-absl::Status EnqueueAllReduce(const Span& data, std::optional<double> share,
-                              Communicator& communicator, DeviceQueue& queue) {
+absl::Status EnqueuePart(const Span& data, std::optional<double> share,
+                         const Communicator& communicator, DeviceQueue& queue) {
   LaunchTarget target = queue.runtime().Target(queue.stream());
   if (share.has_value()) {
     ScaleOnDevice(&target, data.dtype, data.data, data.data, data.count,
                   *share);
-    COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
   } else if (communicator.size() > 1) {
     EnqueueDivide(&target, data.dtype, data.data, data.count,
                   communicator.size());
-    COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
   }
-  return Begun(communicator.AllReduce(data));
+  return queue.runtime().StatusOf(target);
+}
+
+// With `slices` a reduce-scatter: the padding's sum is that of whatever is
+// there.
+absl::Status EnqueueSum(const Span& data, std::optional<BucketSlices> slices,
+                        std::optional<double> share, Communicator& communicator,
+                        DeviceQueue& queue) {
+  COXSWAIN_RETURN_IF_ERROR(EnqueuePart(data, share, communicator, queue));
+  if (!slices.has_value()) return Begun(communicator.AllReduce(data));
+  return Begun(communicator.ReduceScatter(
+      slices->Padded(data), slices->PaddedSlice(data, communicator.rank())));
+}
+
+absl::StatusOr<std::unique_ptr<Exchange>> PrepareOnDevice(
+    const Bucket& bucket, std::optional<BucketSlices> slices,
+    Communicator& communicator, SequenceCache* sequences) {
+  COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
+                            QueueFor("allreduce", bucket, communicator));
+  const auto share = UnevenShare(bucket, communicator.size());
+  const auto enqueue = [data = bucket.data, slices, share, &communicator,
+                        queue] {
+    return EnqueueSum(data, slices, share, communicator, *queue);
+  };
+  // Shares differ from step to step.
+  if (share.has_value()) sequences = nullptr;
+  const int64_t part = slices.has_value() ? 1 : 0;
+  return MakeDeviceExchange(
+      bucket, *queue, [enqueue, data = bucket.data, part, queue, sequences] {
+        return sequences == nullptr
+                   ? enqueue()
+                   : sequences->Run(*queue, data, part, enqueue);
+      });
 }
 
 class AllReduceHook : public PlainHook {
@@ -164,29 +194,17 @@ HookRow AllReduceRow() {
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareAllReduce(
     const Bucket& bucket, Communicator& communicator,
     SequenceCache* sequences) {
-  if (!IsOnDevice(bucket)) {
-    return std::make_unique<AllReduceExchange>(bucket, communicator);
+  if (IsOnDevice(bucket)) {
+    return PrepareOnDevice(bucket, std::nullopt, communicator, sequences);
   }
-  COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
-                            QueueFor("allreduce", bucket, communicator));
-  const auto share = UnevenShare(bucket, communicator.size());
-  const auto enqueue = [data = bucket.data, share, &communicator, queue] {
-    return EnqueueAllReduce(data, share, communicator, *queue);
-  };
-  // Shares differ from step to step.
-  if (share.has_value()) sequences = nullptr;
-  return MakeDeviceExchange(
-      bucket, *queue, [enqueue, data = bucket.data, queue, sequences] {
-        return sequences == nullptr ? enqueue()
-                                    : sequences->Run(*queue, data, 0, enqueue);
-      });
+  return std::make_unique<AllReduceExchange>(bucket, communicator);
 }
 
 absl::StatusOr<std::unique_ptr<Exchange>> PrepareReduceScatter(
     const Bucket& bucket, const BucketSlices& slices,
     Communicator& communicator, SequenceCache* sequences) {
   if (IsOnDevice(bucket)) {
-    return PrepareAllReduce(bucket, communicator, sequences);
+    return PrepareOnDevice(bucket, slices, communicator, sequences);
   }
   return std::make_unique<ReduceScatterExchange>(bucket, slices, communicator);
 }

@@ -18,8 +18,7 @@ namespace coxswain {
 // end's sum. The baseline; where the network is the limit, use another.
 //
 // On slices: a reduce-scatter of the bucket and its padding, with the bits of
-// the all-reduce wherever the back end sums both in one order (shm does). On a
-// GPU the bucket is exchanged in full.
+// the all-reduce wherever the back end sums both in one order (shm does).
 //
 // A bucket on a GPU is divided by a kernel there, which moves 8 bytes an
 // element of float32, and summed on the same stream without the host between.

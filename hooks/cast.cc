@@ -107,7 +107,9 @@ class CastHook : public PlainHook {
     if (!IsWide(bucket.data.dtype)) {
       return PrepareAllReduce(bucket, communicator, &sequences_);
     }
-    if (IsOnDevice(bucket)) return PrepareOnDevice(bucket, communicator);
+    if (IsOnDevice(bucket)) {
+      return PrepareOnDevice(bucket, std::nullopt, communicator);
+    }
     return std::make_unique<CastExchange>(
         bucket, std::nullopt, communicator, dtype_, order_,
         scratch_.Take<uint16_t>(static_cast<size_t>(bucket.data.count)));
@@ -120,7 +122,9 @@ class CastHook : public PlainHook {
     if (!IsWide(bucket.data.dtype)) {
       return PrepareReduceScatter(bucket, slices, communicator, &sequences_);
     }
-    if (IsOnDevice(bucket)) return PrepareOnDevice(bucket, communicator);
+    if (IsOnDevice(bucket)) {
+      return PrepareOnDevice(bucket, slices, communicator);
+    }
     return std::make_unique<CastExchange>(
         bucket, slices, communicator, dtype_, order_,
         scratch_.Take<uint16_t>(static_cast<size_t>(slices.padded())));
@@ -128,51 +132,64 @@ class CastHook : public PlainHook {
 
  private:
   absl::StatusOr<std::unique_ptr<Exchange>> PrepareOnDevice(
-      const Bucket& bucket, Communicator& communicator) {
+      const Bucket& bucket, std::optional<BucketSlices> slices,
+      Communicator& communicator) {
     COXSWAIN_ASSIGN_OR_RETURN(DeviceQueue* const queue,
                               QueueFor(spec(), bucket, communicator));
     const auto share = UnevenShare(bucket, communicator.size());
     return MakeDeviceExchange(
         bucket, *queue,
-        [this, data = bucket.data, share, &communicator,
+        [this, data = bucket.data, slices, share, &communicator,
          queue]() -> absl::Status {
+          Span narrow{nullptr, data.count, dtype_, data.device};
+          if (slices.has_value()) narrow = slices->Padded(narrow);
           // Not within a recording, where memory may not be had.
-          const int64_t bytes =
-              data.count * static_cast<int64_t>(SizeOf(dtype_));
-          COXSWAIN_ASSIGN_OR_RETURN(const std::shared_ptr<void> memory,
-                                    device_scratch_.Take(*queue, bytes));
+          COXSWAIN_ASSIGN_OR_RETURN(
+              const std::shared_ptr<void> memory,
+              device_scratch_.Take(*queue, narrow.bytes()));
+          narrow.data = memory.get();
           const auto enqueue = [&] {
-            return Enqueue(data, share, static_cast<uint16_t*>(memory.get()),
-                           communicator, *queue);
+            return Enqueue(data, slices, share, narrow, communicator, *queue);
           };
+          const int64_t part = slices.has_value() ? 1 : 0;
           // Shares differ from step to step.
-          absl::Status status = share.has_value()
-                                    ? enqueue()
-                                    : sequences_.Run(*queue, data, 0, enqueue);
+          absl::Status status =
+              share.has_value() ? enqueue()
+                                : sequences_.Run(*queue, data, part, enqueue);
           status.Update(device_scratch_.Seal(*queue));
           return status;
         });
   }
 
   // From the writing of `narrow` to its last reading, so that exchanges,
-  // recorded ones too, may have the same memory for it.
-  absl::Status Enqueue(const Span& data, std::optional<double> share,
-                       uint16_t* narrow, Communicator& communicator,
-                       DeviceQueue& queue) const {
+  // recorded ones too, may have the same memory for it. With `slices` it has
+  // their padding, whose sum is that of whatever is there.
+  absl::Status Enqueue(const Span& data, std::optional<BucketSlices> slices,
+                       std::optional<double> share, const Span& narrow,
+                       Communicator& communicator, DeviceQueue& queue) const {
     const int size = communicator.size();
     const bool divide_first =
         share.has_value() || order_ == CastOrder::kDivideThenCast;
     DeviceRuntime& runtime = queue.runtime();
     LaunchTarget target = runtime.Target(queue.stream());
-    EnqueueNarrow(&target, data.dtype, data.data, dtype_, narrow, data.count,
+    auto* const values = static_cast<uint16_t*>(narrow.data);
+    EnqueueNarrow(&target, data.dtype, data.data, dtype_, values, data.count,
                   divide_first ? share.value_or(1.0 / size) : 1);
     if (!divide_first) {
-      EnqueueDivide(&target, dtype_, narrow, data.count, size);
+      EnqueueDivide(&target, dtype_, values, data.count, size);
     }
     COXSWAIN_RETURN_IF_ERROR(runtime.StatusOf(target));
-    COXSWAIN_RETURN_IF_ERROR(Begun(
-        communicator.AllReduce(Span{narrow, data.count, dtype_, data.device})));
-    EnqueueWiden(&target, dtype_, narrow, data.dtype, data.data, data.count);
+    const int rank = communicator.rank();
+    COXSWAIN_RETURN_IF_ERROR(
+        Begun(slices.has_value()
+                  ? communicator.ReduceScatter(
+                        narrow, narrow.Slice(slices->each * rank, slices->each))
+                  : communicator.AllReduce(narrow)));
+    const Span averages = slices.has_value() ? slices->Slice(data, rank) : data;
+    const int64_t first =
+        slices.has_value() ? slices->begin(data.count, rank) : 0;
+    EnqueueWiden(&target, dtype_, values + first, averages.dtype, averages.data,
+                 averages.count);
     return runtime.StatusOf(target);
   }
 

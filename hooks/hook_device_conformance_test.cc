@@ -22,14 +22,30 @@ HookCase OnDevice(HookCase hook) {
   return hook;
 }
 
+// On slices a reduce-scatter of elements of this width.
+auto ReduceScatterBytes(int64_t width) {
+  return
+      [=](const std::vector<ParameterSpec>& parameters, const HookStep& step) {
+        Span data;
+        for (const ParameterSpec& parameter : parameters) {
+          data.dtype = parameter.dtype;
+          data.count += parameter.count();
+        }
+        return BucketSlices::Of(data, step.size).padded() * width;
+      };
+}
+
 HookCase Plain(std::string name, std::string spec, DType dtype, int64_t width,
                double tolerance) {
-  return OnDevice(
+  HookCase hook = OnDevice(
       PlainHookCase(std::move(name), std::move(spec), dtype, width, tolerance));
+  hook.slice_bytes = ReduceScatterBytes(width);
+  return hook;
 }
 
 HookCase Noop() {
-  HookCase hook = Plain("Noop", "noop", DType::kFloat32, 0, kSingle);
+  HookCase hook =
+      OnDevice(PlainHookCase("Noop", "noop", DType::kFloat32, 0, kSingle));
   hook.ranks_differ = true;
   return hook;
 }
@@ -58,16 +74,10 @@ HookCase StagedBatchedPowerSgd() {
     return ((whole + side - 1) / side + side) * 4;
   };
   // By way of the host's memory, where slices are reduce-scattered.
-  hook.slice_bytes = [whole = hook.bucket_bytes](
+  hook.slice_bytes = [whole = hook.bucket_bytes, plain = ReduceScatterBytes(4)](
                          const std::vector<ParameterSpec>& parameters,
                          const HookStep& step) {
-    if (step.started) return whole(parameters, step);
-    Span data;
-    for (const ParameterSpec& parameter : parameters) {
-      data.dtype = parameter.dtype;
-      data.count += parameter.count();
-    }
-    return BucketSlices::Of(data, step.size).padded() * 4;
+    return step.started ? whole(parameters, step) : plain(parameters, step);
   };
   return hook;
 }

@@ -55,14 +55,13 @@ absl::StatusOr<std::unique_ptr<BufferOwner>> NarrowCommunicator::AllocateBuffer(
 
 WorkPtr NarrowCommunicator::DoAllReduce(Span span, ReduceOp op) {
   if (!IsWide(span.dtype)) return inner_.AllReduce(span, op);
-  if (span.device.kind != Device::Kind::kCpu) {
-    DeviceQueue* const queue = inner_.device_queue();
-    // Without one, the inner communicator returns what is wrong.
-    if (queue == nullptr || device_scratch_ == nullptr) {
-      return inner_.AllReduce(span, op);
-    }
-    return ReduceOnDevice(span, op, *queue);
+  if (NarrowsOnDevice(span)) {
+    return ReduceOnDevice(span, span, {[&](const Span& travelling) {
+                            return inner_.AllReduce(travelling, op);
+                          }});
   }
+  // Without a queue, the inner communicator returns what is wrong.
+  if (span.device.kind != Device::Kind::kCpu) return inner_.AllReduce(span, op);
   auto narrow = scratch_.Take<uint16_t>(static_cast<size_t>(span.count));
   NarrowSpan(span, dtype_, narrow.get());
   auto widened = std::make_shared<Work>();
@@ -75,28 +74,33 @@ WorkPtr NarrowCommunicator::DoAllReduce(Span span, ReduceOp op) {
   return widened;
 }
 
-WorkPtr NarrowCommunicator::ReduceOnDevice(const Span& span, ReduceOp op,
-                                           DeviceQueue& queue) {
-  Span travelling{nullptr, span.count, dtype_, span.device};
+WorkPtr NarrowCommunicator::ReduceOnDevice(const Span& input,
+                                           const Span& output,
+                                           const Reduction& reduction) {
+  DeviceQueue& queue = *inner_.device_queue();
+  Span travelling{nullptr, input.count, dtype_, input.device};
   const absl::StatusOr<std::shared_ptr<void>> memory =
       device_scratch_->Take(queue, travelling.bytes());
   if (!memory.ok()) return Work::Ended(memory.status());
   travelling.data = memory->get();
-  absl::Status status = EnqueueReduce(span, travelling, op, queue);
+  absl::Status status =
+      EnqueueReduce(input, output, travelling, reduction, queue);
   status.Update(device_scratch_->Seal(queue));
   return status.ok() ? queue.Mark() : Work::Ended(status);
 }
 
-absl::Status NarrowCommunicator::EnqueueReduce(const Span& span,
+absl::Status NarrowCommunicator::EnqueueReduce(const Span& input,
+                                               const Span& output,
                                                const Span& travelling,
-                                               ReduceOp op,
+                                               const Reduction& reduction,
                                                DeviceQueue& queue) {
   auto* const narrow = static_cast<uint16_t*>(travelling.data);
   LaunchTarget target = queue.runtime().Target(queue.stream());
-  EnqueueNarrow(&target, span.dtype, span.data, dtype_, narrow, span.count);
+  EnqueueNarrow(&target, input.dtype, input.data, dtype_, narrow, input.count);
   COXSWAIN_RETURN_IF_ERROR(queue.runtime().StatusOf(target));
-  COXSWAIN_RETURN_IF_ERROR(Begun(inner_.AllReduce(travelling, op)));
-  EnqueueWiden(&target, dtype_, narrow, span.dtype, span.data, span.count);
+  COXSWAIN_RETURN_IF_ERROR(Begun(reduction.begin(travelling)));
+  EnqueueWiden(&target, dtype_, narrow + reduction.first, output.dtype,
+               output.data, output.count);
   return queue.runtime().StatusOf(target);
 }
 
@@ -111,13 +115,23 @@ WorkPtr NarrowCommunicator::DoAllGather(Span input, Span output) {
 }
 WorkPtr NarrowCommunicator::DoReduceScatter(Span input, Span output,
                                             ReduceOp op) {
+  const int64_t first = rank() * output.count;
+  if (IsWide(input.dtype) && NarrowsOnDevice(input)) {
+    return ReduceOnDevice(input, output,
+                          {[&](const Span& travelling) {
+                             return inner_.ReduceScatter(
+                                 travelling,
+                                 travelling.Slice(first, output.count), op);
+                           },
+                           first});
+  }
   if (!IsWide(input.dtype) || input.device.kind != Device::Kind::kCpu) {
     return inner_.ReduceScatter(input, output, op);
   }
   auto narrow = scratch_.Take<uint16_t>(static_cast<size_t>(input.count));
   NarrowSpan(input, dtype_, narrow.get());
   const Span travelling{narrow.get(), input.count, dtype_, input.device};
-  const Span own = travelling.Slice(rank() * output.count, output.count);
+  const Span own = travelling.Slice(first, output.count);
   auto widened = std::make_shared<Work>();
   inner_.ReduceScatter(travelling, own, op)
       ->OnDone([narrow, own, output, widened,

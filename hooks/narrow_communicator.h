@@ -2,6 +2,7 @@
 #define COXSWAIN_HOOKS_NARROW_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,11 +14,10 @@
 
 namespace coxswain {
 
-// A view of a communicator whose all-reduces of float32 and float64 travel in
-// 16 bits, and its reduce-scatters of the CPU's memory: the span is rounded,
-// reduced by the communicator beneath (whose payload counts the 16-bit bytes),
-// and widened again before the Work ends. Everything else passes through as it
-// is.
+// A view of a communicator whose all-reduces and reduce-scatters of float32 and
+// float64 travel in 16 bits: the span is rounded, reduced by the communicator
+// beneath (whose payload counts the 16-bit bytes), and widened again before the
+// Work ends. Everything else passes through as it is.
 //
 // Nothing is scaled: in float16 what exceeds 65504 in a contribution or in
 // the sum becomes an infinity. The hooks of this library hand over
@@ -64,7 +64,7 @@ class NarrowCommunicator : public Communicator {
       const std::vector<int>& ranks) override;
 
  private:
-  // The queue beneath, but for recording: the all-reduces here take memory as
+  // The queue beneath, but for recording: the reductions here take memory as
   // they are started.
   class Queue : public DeviceQueue {
    public:
@@ -80,10 +80,24 @@ class NarrowCommunicator : public Communicator {
     DeviceQueue* const inner_;
   };
 
-  WorkPtr ReduceOnDevice(const Span& span, ReduceOp op, DeviceQueue& queue);
+  // A reduction of the 16-bit span, which it is given, and where its result is
+  // in there.
+  struct Reduction {
+    std::function<WorkPtr(const Span& travelling)> begin;
+    int64_t first = 0;
+  };
+
+  // Returns whether spans like this one are narrowed on a GPU.
+  bool NarrowsOnDevice(const Span& span) const {
+    return span.device.kind != Device::Kind::kCpu &&
+           inner_.device_queue() != nullptr && device_scratch_ != nullptr;
+  }
+  WorkPtr ReduceOnDevice(const Span& input, const Span& output,
+                         const Reduction& reduction);
   // By way of `travelling`, which is of the 16-bit type.
-  absl::Status EnqueueReduce(const Span& span, const Span& travelling,
-                             ReduceOp op, DeviceQueue& queue);
+  absl::Status EnqueueReduce(const Span& input, const Span& output,
+                             const Span& travelling, const Reduction& reduction,
+                             DeviceQueue& queue);
 
   const std::unique_ptr<Communicator> owned_;  // or null
   Communicator& inner_;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/reduce/bucket_slices.h"
 #include "gtest/gtest.h"
 #include "tests/conformance/hook_conformance.h"
 
@@ -45,6 +46,19 @@ HookCase OnGpu(std::string name, const std::string& options, DType dtype,
                             : parameter.count();
     }
     return count * static_cast<int64_t>(SizeOf(dtype));
+  };
+  // Until it starts, slices are reduce-scattered.
+  hook.slice_bytes = [whole = hook.bucket_bytes, dtype](
+                         const std::vector<ParameterSpec>& parameters,
+                         const HookStep& step) {
+    if (step.started) return whole(parameters, step);
+    Span data;
+    data.dtype = dtype;
+    for (const ParameterSpec& parameter : parameters) {
+      data.count += parameter.count();
+    }
+    return BucketSlices::Of(data, step.size).padded() *
+           static_cast<int64_t>(SizeOf(dtype));
   };
   return hook;
 }
