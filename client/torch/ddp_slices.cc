@@ -17,15 +17,6 @@ namespace coxswain::torch {
 
 using ::torch::Tensor;
 
-namespace {
-
-// Of memory that outlives the result.
-Tensor TensorOf(const Span& span) {
-  return ::torch::from_blob(span.data, {span.count}, FromDType(span.dtype));
-}
-
-}  // namespace
-
 std::vector<Tensor> DistributedDataParallel::parameters() const {
   std::vector<Tensor> parameters;
   for (const auto& parameter : parameters_) {
@@ -43,7 +34,9 @@ absl::Status DistributedDataParallel::GatherSlices(
 std::vector<Tensor> DistributedDataParallel::OwnSlices() const {
   std::vector<Tensor> slices;
   for (const Bucket& bucket : reducer_->buckets()) {
-    if (zero() > 0) slices.push_back(TensorOf(reducer_->OwnSlice(bucket)));
+    if (zero() == 0) break;
+    const Span own = reducer_->OwnSlice(bucket);
+    slices.push_back(TensorOf(own, {own.count}));
   }
   return slices;
 }
@@ -62,10 +55,11 @@ bool DistributedDataParallel::OwnSliceIsFinite(int parameter) const {
       if (slot.parameter != parameter || first >= last) continue;
       bool finite = true;
       (void)Guarded("looking for it", [&] {
-        finite = TensorOf(own.Slice(first - begin, last - first))
-                     .isfinite()
-                     .all()
-                     .item<bool>();
+        finite =
+            TensorOf(own.Slice(first - begin, last - first), {last - first})
+                .isfinite()
+                .all()
+                .item<bool>();
       });
       return finite;
     }

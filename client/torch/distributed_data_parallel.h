@@ -348,6 +348,8 @@ class DistributedDataParallel {
   std::vector<::torch::Tensor> parameters() const;
   // Returns the option.
   int zero() const { return options_.zero; }
+  // Returns the option of that name.
+  bool offload() const { return options_.offload; }
   // As Reducer::GatherSlices. An error is kept.
   absl::Status GatherSlices(const std::vector<Span>& wholes);
 

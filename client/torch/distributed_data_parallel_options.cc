@@ -64,6 +64,12 @@ absl::Status CheckOverlap(const DistributedDataParallelOptions& options,
 absl::Status CheckZero(const DistributedDataParallelOptions& options,
                        const Hook& hook, const Averager* averager) {
   if (options.zero == 0) {
+    if (options.offload) {
+      return absl::InvalidArgumentError(
+          "offload keeps what zero leaves a rank of the optimizer's state in "
+          "the host's memory, and zero=0 shards none; set zero to 1, or leave "
+          "it out");
+    }
     if (options.reducer.hybrid.shard == nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "reducer.hybrid says which ranks share the state that zero shards, and "

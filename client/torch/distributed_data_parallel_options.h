@@ -107,10 +107,16 @@ struct DistributedDataParallelOptions {
   // ShardedOptimizer's (client/torch/shard), and .grad is undefined once it has
   // been exchanged: a rank has the averages of its slices alone, and clips by
   // reducer.max_norm. Slices are those of all ranks, or with reducer.hybrid of
-  // the shard group's. Buckets and parameters stay as they are. In the CPU's
-  // memory. INVALID_ARGUMENT together with overlapped_optimizer, and with hooks
-  // that let the ranks' parameters diverge.
+  // the shard group's. Buckets and parameters stay as they are. Of a module on
+  // a GPU 1 only, without reducer.hybrid. INVALID_ARGUMENT together with
+  // overlapped_optimizer, and with hooks that let the ranks' parameters
+  // diverge.
   int zero = 0;
+  // With zero, of a module on a GPU: the optimizer's state is in the host's
+  // memory, and its steps are taken on the CPU, while gradients come down and
+  // parameters go up. Of a module in the CPU's memory, where all of it is
+  // anyway, this changes nothing. Each rank's own affair.
+  bool offload = false;
   // If not empty, each rank writes a trace of its steps: see TraceFile.
   std::string trace_file;
 };

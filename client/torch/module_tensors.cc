@@ -140,6 +140,26 @@ Device ToDevice(const ::torch::Device& device) {
   return result;
 }
 
+namespace {
+
+::torch::TensorOptions OptionsOf(const Span& span) {
+  const auto options = ::torch::TensorOptions().dtype(FromDType(span.dtype));
+  if (span.device.kind == Device::Kind::kCpu) return options;
+  return options.device(
+      c10::Device(kCuda, static_cast<c10::DeviceIndex>(span.device.index)));
+}
+
+}  // namespace
+
+Tensor TensorOf(const Span& span, at::IntArrayRef sizes) {
+  return ::torch::from_blob(span.data, sizes, OptionsOf(span));
+}
+
+Tensor TensorOf(const Span& span, at::IntArrayRef sizes,
+                const std::function<void(void*)>& done) {
+  return ::torch::from_blob(span.data, sizes, done, OptionsOf(span));
+}
+
 Span ElementsOf(const Tensor& tensor) {
   Span span;
   span.data = tensor.data_ptr();

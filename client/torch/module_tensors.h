@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <exception>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,6 +46,11 @@ std::map<std::string, std::string> DescribeUntrained(
 ::torch::ScalarType FromDType(DType dtype);
 Device ToDevice(const ::torch::Device& device);
 
+// Returns a tensor of these elements, which are not owned.
+::torch::Tensor TensorOf(const Span& span, at::IntArrayRef sizes);
+// The same, which calls `done` at its end.
+::torch::Tensor TensorOf(const Span& span, at::IntArrayRef sizes,
+                         const std::function<void(void*)>& done);
 // Returns the elements of a row-major tensor of a supported type.
 Span ElementsOf(const ::torch::Tensor& tensor);
 // Returns any row-major tensor as bytes.

@@ -262,6 +262,7 @@ absl::Status Train(const TrainOptions& options,
     filled.ddp.trace_file = filled.session->trace_file;
   }
   if (options.zero != 0) filled.ddp.zero = options.zero;
+  if (options.offload) filled.ddp.offload = true;
   if (!filled.ddp.make_hook) filled.ddp.make_hook = MakePlannedHook;
   if (filled.elastic) {
     return TrainElastically(filled, module, &optimizer, body);

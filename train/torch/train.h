@@ -46,6 +46,9 @@ struct TrainOptions {
   // with a rank comes from the newest checkpoint: set `resume` to "newest", and
   // ddp.terms.checkpoint_every.
   int zero = 0;
+  // With `zero`, of a module on a GPU: the optimizer's state is in the host's
+  // memory. See DistributedDataParallelOptions::offload.
+  bool offload = false;
   // Which checkpoints are kept. They are written when the plan
   // (ddp.terms.checkpoint_every), an operator or SIGTERM asks for it.
   CheckpointRetention retention = {};

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "client/comm/device_queue.h"
 #include "client/reduce/bucket_slices.h"
 #include "client/reduce/reducer.h"
 #include "client/torch/module_tensors.h"
@@ -26,9 +28,28 @@ constexpr char kValue[] = "value";
 // Returns a tensor of these elements, which keeps `memory`.
 Tensor View(const Span& span, at::IntArrayRef sizes,
             std::shared_ptr<BufferOwner> memory) {
-  return ::torch::from_blob(
-      span.data, sizes, [memory = std::move(memory)](void*) {},
-      ::torch::TensorOptions().dtype(FromDType(span.dtype)));
+  return TensorOf(span, sizes, [memory = std::move(memory)](void*) {});
+}
+
+// Returns a tensor in the CPU's memory with the elements of this one: itself,
+// or a copy.
+Tensor OnHost(const Tensor& tensor) {
+  const ::torch::NoGradGuard no_grad;
+  return tensor.detach().to(::torch::kCPU);
+}
+
+absl::StatusOr<KeptPiece> Kept(TensorPiece piece, const Tensor& tensor) {
+  KeptPiece kept;
+  kept.piece = std::move(piece);
+  if (tensor.is_cpu()) {
+    kept.memory = ElementsOf(tensor);
+    return kept;
+  }
+  COXSWAIN_RETURN_IF_ERROR(Guarded("copying from a GPU", [&] {
+    kept.copy = OnHost(tensor);
+    kept.memory = ElementsOf(kept.copy);
+  }));
+  return kept;
 }
 
 absl::Status NotTrained() {
@@ -88,18 +109,24 @@ absl::Status ShardedOptimizer::Begin(const OptimizerMaker& make,
   parameters_ = ddp_.parameters();
   taken_.assign(parameters_.size(), 0);
   layout_version_ = ddp_.reducer().layout_version();
-  COXSWAIN_RETURN_IF_ERROR(MakeWholes());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const ShardLayout layout,
+      ShardLayout::Create(ddp_.reducer().buckets(),
+                          ddp_.reducer().slicing().size()));
+  COXSWAIN_RETURN_IF_ERROR(MakeWholes(layout));
+  COXSWAIN_RETURN_IF_ERROR(MakeOffload(layout, options.offload_by));
+  COXSWAIN_RETURN_IF_ERROR(MakeParts(layout));
   COXSWAIN_ASSIGN_OR_RETURN(auto groups, GroupParts(options));
   COXSWAIN_RETURN_IF_ERROR(MakeOptimizer(make, std::move(groups)));
-  return Guarded("moving the parameters", [this] { MoveParameters(); });
+  return Guarded("moving the parameters", [this] {
+    MoveParameters();
+    NoteVersions();
+  });
 }
 
-absl::Status ShardedOptimizer::MakeWholes() {
+absl::Status ShardedOptimizer::MakeWholes(const ShardLayout& layout) {
   Communicator& communicator = ddp_.reducer().slicing();
-  const std::vector<Bucket>& buckets = ddp_.reducer().buckets();
-  COXSWAIN_ASSIGN_OR_RETURN(const ShardLayout layout,
-                            ShardLayout::Create(buckets, communicator.size()));
-  for (const Bucket& bucket : buckets) {
+  for (const Bucket& bucket : ddp_.reducer().buckets()) {
     const BucketSlices& slices = layout.slices(bucket.index);
     COXSWAIN_ASSIGN_OR_RETURN(
         std::shared_ptr<BufferOwner> whole,
@@ -114,21 +141,52 @@ absl::Status ShardedOptimizer::MakeWholes() {
              whole)
             .copy_(parameter.detach());
       }
-      const BucketSlice own = layout.slice(bucket.index, communicator.rank());
-      for (const SlicePart& place :
-           layout.parts(bucket.index, communicator.rank())) {
-        Part part;
-        part.bucket = bucket.index;
-        part.place = place;
-        part.value = View(whole->span().Slice(own.begin + place.slice_begin,
-                                              place.count),
-                          {place.count}, whole)
-                         .set_requires_grad(true);
-        parts_.push_back(std::move(part));
-      }
     }));
   }
   return absl::OkStatus();
+}
+
+absl::Status ShardedOptimizer::MakeOffload(const ShardLayout& layout,
+                                           DeviceRuntime* runtime) {
+  DeviceQueue* const queue = ddp_.reducer().slicing().device_queue();
+  if (runtime == nullptr && queue != nullptr) runtime = &queue->runtime();
+  if (!ddp_.offload() || runtime == nullptr) return absl::OkStatus();
+  std::vector<Span> places;
+  for (size_t i = 0; i < wholes_.size(); ++i) {
+    const BucketSlice own =
+        layout.slice(static_cast<int>(i), ddp_.reducer().slicing().rank());
+    places.push_back(wholes_[i]->span().Slice(own.begin, own.count));
+  }
+  OffloadedSlices::Options options;
+  options.caller_stream = ddp_.reducer().options().caller_stream;
+  options.timeout = ddp_.reducer().options().timeout;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      offload_, OffloadedSlices::Create(runtime, std::move(places), options));
+  return absl::OkStatus();
+}
+
+absl::Status ShardedOptimizer::MakeParts(const ShardLayout& layout) {
+  const int rank = ddp_.reducer().slicing().rank();
+  return Guarded("making the slices' tensors", [&] {
+    for (size_t i = 0; i < wholes_.size(); ++i) {
+      const int bucket = static_cast<int>(i);
+      first_part_.push_back(parts_.size());
+      const BucketSlice own = layout.slice(bucket, rank);
+      const Span values = offload_ != nullptr
+                              ? offload_->values(bucket)
+                              : wholes_[i]->span().Slice(own.begin, own.count);
+      for (const SlicePart& place : layout.parts(bucket, rank)) {
+        Part part;
+        part.bucket = bucket;
+        part.place = place;
+        part.value = View(values.Slice(place.slice_begin, place.count),
+                          {place.count}, wholes_[i])
+                         .set_requires_grad(true);
+        parts_.push_back(std::move(part));
+      }
+    }
+    first_part_.push_back(parts_.size());
+  });
 }
 
 absl::StatusOr<std::vector<optim::OptimizerParamGroup>>
@@ -224,18 +282,56 @@ absl::Status ShardedOptimizer::StepSlices() {
         "those of before");
   }
   in_step_ = true;
-  COXSWAIN_RETURN_IF_ERROR(Guarded("optimizer step", [this] {
-    FollowOptions();
-    GiveGradients();
-    optimizer_->step();
-    TakeGradients();
-  }));
+  CountStep();
+  const Reducer& reducer = ddp_.reducer();
+  COXSWAIN_RETURN_IF_ERROR(
+      offload_ != nullptr ? StepOffloaded() : Guarded("optimizer step", [&] {
+        FollowOptions();
+        for (const Bucket& bucket : reducer.buckets()) {
+          GiveGradients(bucket.index, reducer.OwnSlice(bucket));
+        }
+        optimizer_->step();
+        for (const Bucket& bucket : reducer.buckets()) {
+          TakeGradients(bucket.index);
+        }
+      }));
   in_step_ = false;
   ++steps_;
   return Gather();
 }
 
-void ShardedOptimizer::GiveGradients() {
+absl::Status ShardedOptimizer::StepOffloaded() {
+  // The program has changed them.
+  if (Versions() != versions_) COXSWAIN_RETURN_IF_ERROR(offload_->Fetch());
+  COXSWAIN_RETURN_IF_ERROR(
+      Guarded("optimizer step", [this] { FollowOptions(); }));
+  const Reducer& reducer = ddp_.reducer();
+  std::vector<Span> averages;
+  for (const Bucket& bucket : reducer.buckets()) {
+    averages.push_back(reducer.OwnSlice(bucket));
+  }
+  return offload_->Step(averages, [this](int bucket, const Span& gradient) {
+    return Guarded("optimizer step", [&] {
+      GiveGradients(bucket, gradient);
+      optimizer_->step();
+      TakeGradients(bucket);
+    });
+  });
+}
+
+std::vector<int64_t> ShardedOptimizer::Versions() const {
+  std::vector<int64_t> versions;
+  for (const Tensor& parameter : parameters_) {
+    versions.push_back(static_cast<int64_t>(parameter._version()));
+  }
+  return versions;
+}
+
+void ShardedOptimizer::NoteVersions() {
+  if (offload_ != nullptr) versions_ = Versions();
+}
+
+void ShardedOptimizer::CountStep() {
   const Reducer& reducer = ddp_.reducer();
   for (size_t i = 0; i < taken_.size(); ++i) {
     if (!grouped_[i]) continue;
@@ -244,18 +340,25 @@ void ShardedOptimizer::GiveGradients() {
                       ddp_.plan().terms.sync_each_batch;
     if (used || taken_[i] > 0) ++taken_[i];
   }
-  for (Part& part : parts_) {
+}
+
+absl::Span<ShardedOptimizer::Part> ShardedOptimizer::PartsOf(int bucket) {
+  const auto index = static_cast<size_t>(bucket);
+  return absl::MakeSpan(parts_).subspan(
+      first_part_[index], first_part_[index + 1] - first_part_[index]);
+}
+
+void ShardedOptimizer::GiveGradients(int bucket, const Span& averages) {
+  for (Part& part : PartsOf(bucket)) {
     if (taken_[static_cast<size_t>(part.place.parameter)] == 0) continue;
-    const Span own =
-        reducer.OwnSlice(reducer.buckets()[static_cast<size_t>(part.bucket)]);
     part.value.mutable_grad() =
-        View(own.Slice(part.place.slice_begin, part.place.count),
+        View(averages.Slice(part.place.slice_begin, part.place.count),
              {part.place.count}, nullptr);
   }
 }
 
-void ShardedOptimizer::TakeGradients() {
-  for (Part& part : parts_) part.value.mutable_grad() = Tensor();
+void ShardedOptimizer::TakeGradients(int bucket) {
+  for (Part& part : PartsOf(bucket)) part.value.mutable_grad() = Tensor();
 }
 
 void ShardedOptimizer::FollowOptions() {
@@ -279,6 +382,7 @@ absl::Status ShardedOptimizer::Gather() {
   for (const Tensor& parameter : parameters_) {
     parameter.unsafeGetTensorImpl()->bump_version();
   }
+  NoteVersions();
   return absl::OkStatus();
 }
 
@@ -308,14 +412,18 @@ absl::StatusOr<std::vector<KeptPiece>> ShardedOptimizer::Pieces() const {
   std::vector<KeptPiece> kept;
   for (const Part& part : parts_) {
     COXSWAIN_ASSIGN_OR_RETURN(TensorPiece value, PieceOf(part, kValue));
-    kept.push_back({std::move(value), ElementsOf(part.value)});
+    COXSWAIN_ASSIGN_OR_RETURN(KeptPiece values,
+                              Kept(std::move(value), part.value));
+    kept.push_back(std::move(values));
     SliceState state;
     COXSWAIN_RETURN_IF_ERROR(Guarded("reading an optimizer's state", [&] {
       state = StateOf(*optimizer_, part.value);
     }));
     for (const auto& [kind, tensor] : state.tensors) {
       COXSWAIN_ASSIGN_OR_RETURN(TensorPiece piece, PieceOf(part, kind));
-      kept.push_back({std::move(piece), ElementsOf(tensor)});
+      COXSWAIN_ASSIGN_OR_RETURN(KeptPiece elements,
+                                Kept(std::move(piece), tensor));
+      kept.push_back(std::move(elements));
     }
   }
   return kept;
@@ -330,16 +438,30 @@ absl::Status ShardedOptimizer::Load(PieceReader& reader) {
                               reader.StepOf(parameters[i].name, kValue));
     if (grouped_[i]) taken_[i] = step;
   }
+  std::vector<Landed> landed;
   for (const Part& part : parts_) {
-    COXSWAIN_RETURN_IF_ERROR(LoadPart(reader, part));
+    COXSWAIN_RETURN_IF_ERROR(LoadPart(reader, part, &landed));
   }
   COXSWAIN_RETURN_IF_ERROR(reader.Finish());
+  COXSWAIN_RETURN_IF_ERROR(Guarded("copying to a GPU", [&] {
+    const ::torch::NoGradGuard no_grad;
+    for (Landed& one : landed) one.to.copy_(one.read);
+  }));
+  if (offload_ != nullptr) COXSWAIN_RETURN_IF_ERROR(offload_->Send());
   return Gather();
 }
 
-absl::Status ShardedOptimizer::LoadPart(PieceReader& reader, const Part& part) {
+absl::Status ShardedOptimizer::LoadPart(PieceReader& reader, const Part& part,
+                                        std::vector<Landed>* landed) {
   COXSWAIN_ASSIGN_OR_RETURN(const TensorPiece value, PieceOf(part, kValue));
-  COXSWAIN_RETURN_IF_ERROR(reader.Read(value, ElementsOf(part.value)));
+  const auto read_to = [&](const TensorPiece& piece, const Tensor& to) {
+    if (to.is_cpu()) return reader.Read(piece, ElementsOf(to));
+    landed->push_back({to, Tensor()});
+    COXSWAIN_RETURN_IF_ERROR(Guarded(
+        "reading for a GPU", [&] { landed->back().read = OnHost(to); }));
+    return reader.Read(piece, ElementsOf(landed->back().read));
+  };
+  COXSWAIN_RETURN_IF_ERROR(read_to(value, part.value));
   if (!grouped_[static_cast<size_t>(part.place.parameter)]) {
     return absl::OkStatus();
   }
@@ -349,7 +471,7 @@ absl::Status ShardedOptimizer::LoadPart(PieceReader& reader, const Part& part) {
     if (absl::IsNotFound(found)) return false;
     COXSWAIN_RETURN_IF_ERROR(found);
     COXSWAIN_ASSIGN_OR_RETURN(const TensorPiece piece, PieceOf(part, kind));
-    COXSWAIN_RETURN_IF_ERROR(reader.Read(piece, ElementsOf(to)));
+    COXSWAIN_RETURN_IF_ERROR(read_to(piece, to));
     return true;
   };
   return WithPrefix(

@@ -4,6 +4,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,7 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/comm/communicator.h"
+#include "client/device/runtime.h"
+#include "client/shard/offloaded_slices.h"
 #include "client/shard/piece.h"
 #include "client/shard/shard_layout.h"
 #include "client/torch/distributed_data_parallel.h"
@@ -28,13 +32,18 @@ struct ShardedOptimizerOptions {
   // The trainable parameters by group, as the maker gets their slices; empty:
   // all in one group. A parameter in no group is never stepped.
   std::vector<std::vector<::torch::Tensor>> groups;
+  // With the wrapper's option `offload`: the device that copies slices to the
+  // host and back. Null: the communicator's; without one there is nothing to
+  // copy. Outlives the optimizer.
+  DeviceRuntime* offload_by = nullptr;
 };
 
 // Elements that this rank keeps for those that share its replica's state, and
-// where they lie, row-major.
+// where they lie in the CPU's memory, row-major.
 struct KeptPiece {
   TensorPiece piece;
   Span memory;
+  ::torch::Tensor copy = {};  // whose elements these are; undefined: no copy's
 };
 
 // Where pieces are read from, such as a checkpoint's.
@@ -56,6 +65,13 @@ class PieceReader {
 // slices of the buckets only (docs/parallelism.md). A step updates the own
 // slices of the parameters, and copies all ranks' slices to all: with
 // reducer.hybrid within each shard group.
+//
+// With the wrapper's option `offload`, of a module on a GPU, the optimizer acts
+// on copies of the own slices' values in the host's memory, where its state is
+// then (client/shard/offloaded_slices.h), bucket by bucket: its step() is
+// called for each bucket with elements of this rank. Changes that the program
+// makes of the parameters are taken over before the next step where libtorch
+// counts them (Tensor::_version).
 //
 //   options.zero = 1;                              // DistributedDataParallel's
 //   auto sharded = ShardedOptimizer::Create(*ddp, optimizer);
@@ -113,7 +129,8 @@ class ShardedOptimizer {
   // Returns what this rank keeps, between steps: the values ("value") and the
   // optimizer's state ("exp_avg", ...) of its slices. The pieces of all ranks
   // are the whole model, once; with reducer.hybrid those of each replica are.
-  // The memory is valid until the next step or Load. UNIMPLEMENTED for a
+  // The memory is valid until the next step or Load; what is on a GPU is copied
+  // from there, and stays as long as its piece. UNIMPLEMENTED for a
   // maker's optimizer of another kind than Create shards; FAILED_PRECONDITION
   // after a step that libtorch has cut short.
   absl::StatusOr<std::vector<KeptPiece>> Pieces() const;
@@ -141,8 +158,12 @@ class ShardedOptimizer {
   explicit ShardedOptimizer(DistributedDataParallel& ddp) : ddp_(ddp) {}
   absl::Status Begin(const OptimizerMaker& make,
                      const ShardedOptimizerOptions& options);
-  // Makes memory for the parameters, and the parts' tensors there.
-  absl::Status MakeWholes();
+  // Makes memory for the parameters, with their values.
+  absl::Status MakeWholes(const ShardLayout& layout);
+  // With offload, of parameters on a GPU: copies the own slices to the host.
+  absl::Status MakeOffload(const ShardLayout& layout, DeviceRuntime* runtime);
+  // Makes the parts' tensors, where the optimizer is to step them.
+  absl::Status MakeParts(const ShardLayout& layout);
   // Returns the parts by group, and notes which parameters are in one.
   absl::StatusOr<std::vector<::torch::optim::OptimizerParamGroup>> GroupParts(
       const ShardedOptimizerOptions& options);
@@ -153,23 +174,42 @@ class ShardedOptimizer {
   void MoveParameters();
 
   absl::Status StepSlices();
-  // Lets the parts have the averages as gradients. Throws what libtorch throws.
-  void GiveGradients();
-  void TakeGradients();
+  absl::Status StepOffloaded();
+  // Counts the step for the parameters that take it.
+  void CountStep();
+  absl::Span<Part> PartsOf(int bucket);
+  // Lets the parts of a bucket have the averages as gradients, or none. Throw
+  // what libtorch throws.
+  void GiveGradients(int bucket, const Span& averages);
+  void TakeGradients(int bucket);
+  // Returns the parameters' counts of changes.
+  std::vector<int64_t> Versions() const;
+  void NoteVersions();
   // Takes over the options of the optimizer that this one was made of.
   void FollowOptions();
   // Copies all ranks' slices of the parameters to all.
   absl::Status Gather();
   absl::StatusOr<TensorPiece> PieceOf(const Part& part,
                                       const std::string& kind) const;
-  absl::Status LoadPart(PieceReader& reader, const Part& part);
+  // What is read to the CPU's memory for tensors on a GPU.
+  struct Landed {
+    ::torch::Tensor to;
+    ::torch::Tensor read;
+  };
+  absl::Status LoadPart(PieceReader& reader, const Part& part,
+                        std::vector<Landed>* landed);
 
   DistributedDataParallel& ddp_;
   int64_t layout_version_ = 0;
   std::vector<::torch::Tensor> parameters_;
   // The parameters' values, by bucket, with padding behind them.
   std::vector<std::shared_ptr<BufferOwner>> wholes_;
-  std::vector<Part> parts_;
+  // The own slices' values on the host; null: without offload, or the wholes
+  // are there.
+  std::unique_ptr<OffloadedSlices> offload_;
+  std::vector<int64_t> versions_;  // with it, after the last gather
+  std::vector<Part> parts_;        // by bucket
+  std::vector<size_t> first_part_;
   std::unique_ptr<::torch::optim::Optimizer> optimizer_;
   // What optimizer_ was made of; null: by a maker.
   ::torch::optim::Optimizer* like_ = nullptr;
