@@ -105,8 +105,9 @@ Setting Pipeline(std::string name, std::string meaning,
       std::move(meaning),
       [field](Terms& terms, absl::string_view value) {
         absl::StatusOr<std::string> spec = ReadPipeline(value);
-        if (spec.ok()) terms.*field = *std::move(spec);
-        return spec.ok();
+        if (!spec.ok()) return false;
+        terms.*field = *std::move(spec);
+        return true;
       },
       [field](const Terms& terms) {
         return (terms.*field).empty() ? kNoPipeline : terms.*field;
