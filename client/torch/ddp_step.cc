@@ -29,17 +29,17 @@ absl::Status DistributedDataParallel::BeginEpoch(int64_t micro_batches) {
 
 MicroBatch DistributedDataParallel::Accumulate(
     const Accumulator::Begin& begin) {
-  if (phase_ != Phase::kNone) {
-    Keep(absl::FailedPreconditionError(
-        "a micro-batch begins, but the one before it, which exchanged "
-        "gradients, was not finished: call FinishStep"));
-  }
   if (window_.open()) {
     Keep(absl::FailedPreconditionError(
         "Accumulate inside a window that DeclareWindow has declared as a "
         "whole: "
         "all its micro-batches are declared; end it by Synchronize, and "
         "FinishStep where it has sync"));
+  }
+  if (phase_ != Phase::kNone) {
+    Keep(absl::FailedPreconditionError(
+        "a micro-batch begins, but the one before it, which exchanged "
+        "gradients, was not finished: call FinishStep"));
   }
   Keep(passes_.CheckDeclare());
   if (status_.ok()) Keep(FollowNextPlan());

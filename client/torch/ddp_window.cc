@@ -46,12 +46,12 @@ absl::Status DistributedDataParallel::CheckWindowOptions() const {
 
 absl::Status DistributedDataParallel::CheckDeclareWindow() const {
   COXSWAIN_RETURN_IF_ERROR(CheckWindowOptions());
-  COXSWAIN_RETURN_IF_ERROR(passes_.CheckDeclare());
   if (phase_ != Phase::kNone || window_.open()) {
     return absl::FailedPreconditionError(
         "a window is declared, but the one before it was not finished: call "
         "Synchronize after its passes, and FinishStep where it has sync");
   }
+  COXSWAIN_RETURN_IF_ERROR(passes_.CheckDeclare());
   if (no_sync_depth_ > 0) {
     return absl::FailedPreconditionError(
         "DeclareWindow in a NoSync scope: the passes of a declared window add "

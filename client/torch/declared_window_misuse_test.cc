@@ -28,8 +28,10 @@ auto Refused(const std::string& what) {
 class MisuseTest : public testing::Test {
  protected:
   void Wrap(const DistributedDataParallelOptions& options) {
+    ddp_.reset();
+    communicator_ = std::make_unique<LoopbackCommunicator>();
     TestRank rank;
-    rank.communicator = &communicator_;
+    rank.communicator = communicator_.get();
     ddp_ = torch::Wrap(rank, model_, options);
   }
   void Declare(int count) { ASSERT_OK(ddp_->DeclareWindow(Begins(count))); }
@@ -40,7 +42,7 @@ class MisuseTest : public testing::Test {
     EXPECT_THAT(ddp_->DeclareWindow(Begins(2)), Refused(what));
   }
 
-  LoopbackCommunicator communicator_;
+  std::unique_ptr<Communicator> communicator_;
   std::shared_ptr<Weights> model_ =
       std::make_shared<Weights>(std::vector<std::string>{"a", "b"});
   ::torch::optim::SGD optimizer_{model_->parameters(), 1};
@@ -106,7 +108,6 @@ TEST_F(MisuseTest, LastPassesNameParametersThatAreThereOnce) {
     Declare(1);
     const absl::Status status = misuse();
     EXPECT_EQ(ddp_->Synchronize(), status);
-    ddp_.reset();
     return status;
   };
   const auto invalid = [](const std::string& what) {
@@ -211,7 +212,6 @@ TEST_F(MisuseTest, WhatDoesNotGoWithIt) {
   const auto declare = [&](const DistributedDataParallelOptions& options) {
     Wrap(options);
     const absl::Status status = ddp_->DeclareWindow(Begins(1)).status();
-    ddp_.reset();
     return status;
   };
   schedule::Terms terms;
