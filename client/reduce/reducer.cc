@@ -564,7 +564,7 @@ absl::Status Reducer::Exchange() {
   }
   COXSWAIN_RETURN_IF_ERROR(EnsureAgreement());
   COXSWAIN_RETURN_IF_ERROR(exchange_->ExchangeHeader());
-  const absl::Status plans = exchange_->CheckPlans();
+  absl::Status plans = exchange_->CheckPlans();
   if (!plans.ok()) {
     // As in EnsureAgreement.
     (void)Keep(plans);

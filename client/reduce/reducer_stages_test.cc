@@ -24,6 +24,7 @@ using testing::HasSubstr;
 
 constexpr int kStages = 2;
 constexpr int kReplicas = 2;
+constexpr int kRanks = kStages * kReplicas;
 constexpr int64_t kEach = 37;
 
 schedule::Plan Voting() {
@@ -84,8 +85,8 @@ constexpr int kTied = 2;
 // The gradients of "tied" are equal on both stages: they have been summed up.
 double ValueOf(int stage, int replica, int parameter, int64_t element) {
   const int of = parameter == kTied ? 7 : stage;
-  return std::sin(static_cast<double>(element + 100 * parameter + 1000 * of) +
-                  0.1 * replica);
+  const double at = 100.0 * parameter + 1000.0 * of + 0.1 * replica;
+  return std::sin(static_cast<double>(element) + at);
 }
 
 double MeanOf(int stage, int parameter, int64_t element) {
@@ -149,8 +150,8 @@ double Element(const Reducer& reducer, int parameter, int64_t element) {
 }
 
 TEST(ReducerStagesTest, WholeAveragesAreClippedByTheNormOfAllStages) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
-  std::vector<std::vector<double>> clipped(kStages * kReplicas);
+  schedule::FakeSchedule schedule(kRanks, Voting());
+  std::vector<std::vector<double>> clipped(kRanks);
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;
     auto reducer = Make(OptionsOf(place), place, &hook);
@@ -184,7 +185,7 @@ TEST(ReducerStagesTest, WholeAveragesAreClippedByTheNormOfAllStages) {
 }
 
 TEST(ReducerStagesTest, SlicesAreClippedByItToo) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;
     auto reducer = Make(OptionsOf(place, /*slices=*/true), place, &hook);
@@ -198,7 +199,7 @@ TEST(ReducerStagesTest, SlicesAreClippedByItToo) {
 }
 
 TEST(ReducerStagesTest, WhatIsCopiedOutComesBeforeTheNorm) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;
     auto reducer = Make(OptionsOf(place), place, &hook);
@@ -228,7 +229,7 @@ TEST(ReducerStagesTest, WhatIsCopiedOutComesBeforeTheNorm) {
 }
 
 TEST(ReducerStagesTest, WhatIsNotFiniteOnOneStageClipsNone) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;
     auto reducer = Make(OptionsOf(place), place, &hook);
@@ -245,7 +246,7 @@ TEST(ReducerStagesTest, WhatIsNotFiniteOnOneStageClipsNone) {
 }
 
 TEST(ReducerStagesTest, AStepThatIsSkippedIsNotClipped) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;
     auto reducer = Make(OptionsOf(place), place, &hook);
@@ -264,7 +265,7 @@ TEST(ReducerStagesTest, AStepThatIsSkippedIsNotClipped) {
 
 // There is no collective over all stages to fall back to.
 TEST(ReducerStagesTest, AnEarlierCoordinatorDoesNotKnowTheNorm) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   schedule.SumUpNothing();
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;
@@ -277,7 +278,7 @@ TEST(ReducerStagesTest, AnEarlierCoordinatorDoesNotKnowTheNorm) {
 }
 
 TEST(ReducerStagesTest, ANormThatClipsNothingIsTheStagesOwnThen) {
-  schedule::FakeSchedule schedule(kStages * kReplicas, Voting());
+  schedule::FakeSchedule schedule(kRanks, Voting());
   schedule.SumUpNothing();
   OnStages(schedule, [&](const Place& place) {
     AverageHook hook;

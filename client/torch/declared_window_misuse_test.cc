@@ -106,7 +106,7 @@ TEST_F(MisuseTest, LastPassesNameParametersThatAreThereOnce) {
   const auto run = [&](const std::function<absl::Status()>& misuse) {
     Wrap(Following(PlanOf(1)));
     Declare(1);
-    const absl::Status status = misuse();
+    absl::Status status = misuse();
     EXPECT_EQ(ddp_->Synchronize(), status);
     return status;
   };
@@ -211,8 +211,7 @@ TEST_F(MisuseTest, TheStepsThatAWindowEndsCanBeNoneOfIts) {
 TEST_F(MisuseTest, WhatDoesNotGoWithIt) {
   const auto declare = [&](const DistributedDataParallelOptions& options) {
     Wrap(options);
-    const absl::Status status = ddp_->DeclareWindow(Begins(1)).status();
-    return status;
+    return ddp_->DeclareWindow(Begins(1)).status();
   };
   schedule::Terms terms;
   terms.sync_each_batch = true;
