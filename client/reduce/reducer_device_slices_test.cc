@@ -197,6 +197,16 @@ TEST(ReducerDeviceSlicesTest, NormsAndClippingAreThoseOfTheCpu) {
   ExpectSameBits(options, TakeSteps);
 }
 
+// Of a bucket of four parameters one in the middle, so that slices have several
+// runs.
+TEST(ReducerDeviceSlicesTest, WhatIsNotCountedIsInNoNorm) {
+  ReducerOptions options = Sliced();
+  options.buckets = {1, 1 << 20};
+  options.buckets.uncounted_parameters = {"p2"};
+  options.max_norm = 0.5;
+  ExpectSameBits(options, TakeSteps);
+}
+
 // Rank 0 comes without data in one step.
 TEST(ReducerDeviceSlicesTest, WeightsCountAsOnTheCpu) {
   ReducerOptions options = Sliced();
