@@ -50,12 +50,16 @@ ProgramCheckpoint::Program ProgramOf(
     return LoadUntrained(bytes, module.get());
   };
   const auto rates = std::make_shared<std::vector<double>>();
-  program.fill_pieces =
-      [optimizer, rates](std::vector<PieceMemory>* pieces) -> absl::Status {
+  // Of what is on a GPU, until the next ones.
+  const auto copies = std::make_shared<std::vector<::torch::Tensor>>();
+  program.fill_pieces = [optimizer, rates, copies](
+                            std::vector<PieceMemory>* pieces) -> absl::Status {
+    copies->clear();
     COXSWAIN_ASSIGN_OR_RETURN(std::vector<KeptPiece> kept, optimizer->Pieces());
     for (KeptPiece& one : kept) {
       pieces->push_back(
           {std::move(one.piece), static_cast<char*>(one.memory.data)});
+      if (one.copy.defined()) copies->push_back(std::move(one.copy));
     }
     rates->clear();
     for (const auto& group : optimizer->options().param_groups()) {
