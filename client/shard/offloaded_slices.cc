@@ -59,7 +59,8 @@ OffloadedSlices::~OffloadedSlices() {
   if (absl::IsDeadlineExceeded(through)) {
     for (Way* const way : {&down_, &up_}) {
       for (Block& block : way->blocks) {
-        static_cast<void>(new PinnedBuffer(std::move(block.memory)));
+        static_cast<void>(new (std::nothrow)
+                              PinnedBuffer(std::move(block.memory)));
       }
     }
   }
@@ -147,7 +148,7 @@ absl::Status OffloadedSlices::Between(
   COXSWAIN_RETURN_IF_ERROR(runtime_.Record(turn_, caller));
   COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(down_.stream, turn_));
   COXSWAIN_RETURN_IF_ERROR(runtime_.StreamWait(up_.stream, turn_));
-  const absl::Status status = work();
+  absl::Status status = work();
   if (!status.ok()) {
     (void)Quiesce();
     return status;
