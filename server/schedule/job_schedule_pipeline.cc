@@ -44,6 +44,20 @@ std::vector<pipeline::StageCosts> CostsOf(
   return costs;
 }
 
+// Of one step of a schedule: when each action runs. Empty: it has too many.
+pipeline::Timing TimesOf(const pipeline::Schedule& schedule,
+                         std::vector<pipeline::StageCosts> costs) {
+  int64_t actions = 0;
+  for (const auto& list : schedule.of_rank()) {
+    actions += static_cast<int64_t>(list.size());
+  }
+  if (actions > kMaxPictureActions) return {};
+  pipeline::TimingOptions options;
+  options.stages = std::move(costs);
+  options.capacity = pipeline::LeastCapacity(schedule).value_or(1);
+  return pipeline::Time(schedule, options).value_or(pipeline::Timing());
+}
+
 // Returns the passes of a list with their times.
 std::vector<PipelineReport::Pass> LaneOf(
     const pipeline::Schedule::Actions& list,
@@ -55,6 +69,17 @@ std::vector<PipelineReport::Pass> LaneOf(
         {pipeline::ToString(list[at]), times[at].begin, times[at].end});
   }
   return lane;
+}
+
+// Returns when the action of a place begins in the picture.
+double InPicture(const PipelinePlace& place, size_t lane, int micro_batches,
+                 const pipeline::Timing& timing) {
+  if (lane >= timing.of_rank.size() || place.micro_batches != micro_batches) {
+    return 0;
+  }
+  const std::vector<pipeline::Interval>& times = timing.of_rank[lane];
+  const auto action = static_cast<size_t>(place.action);
+  return action < times.size() ? times[action].begin : timing.makespan;
 }
 
 }  // namespace
@@ -93,48 +118,35 @@ std::optional<PipelineReport> JobSchedule::PipelineOf(
     if (report.findings.size() == kMaxPipelineFindings) break;
     report.findings.push_back(holder.sentence);
   }
-  const pipeline::Schedule* const schedule =
-      Schedules()->Of(report.micro_batches);
   pipeline::Timing timing;
-  if (schedule != nullptr) {
-    int64_t actions = 0;
-    for (const auto& list : schedule->of_rank()) {
-      actions += static_cast<int64_t>(list.size());
+  if (const auto* const schedule = Schedules()->Of(report.micro_batches)) {
+    std::vector<pipeline::StageCosts> costs =
+        CostsOf(members, schedule->stages());
+    report.measured = !costs.empty();
+    timing = TimesOf(*schedule, std::move(costs));
+    for (size_t lane = 0; lane < timing.of_rank.size(); ++lane) {
+      report.lanes.push_back(
+          LaneOf(schedule->of_rank()[lane], timing.of_rank[lane]));
     }
-    pipeline::TimingOptions options;
-    options.stages = CostsOf(members, schedule->stages());
-    options.capacity = pipeline::LeastCapacity(*schedule).value_or(1);
-    if (actions <= kMaxPictureActions) {
-      report.measured = !options.stages.empty();
-      timing = pipeline::Time(*schedule, options).value_or(pipeline::Timing());
-    }
-  }
-  for (size_t lane = 0; lane < timing.of_rank.size(); ++lane) {
-    report.lanes.push_back(
-        LaneOf(schedule->of_rank()[lane], timing.of_rank[lane]));
   }
   const MeshAxes pp = begin_.mesh.AxesOf({"pp"});
   for (size_t i = 0; i < members.size(); ++i) {
+    const auto number = static_cast<int>(i);
     PipelineReport::Rank rank;
     rank.in = std::move(found->in[i]);
     rank.waits_for = std::move(found->waits_for[i]);
-    const int number = static_cast<int>(i);
     if (const auto* const holder = found->HolderOf(number)) {
       rank.waiters = holder->waiters;
     }
-    rank.lane = pp.empty() ? 0
-                           : begin_.mesh.CoordinatesOf(
-                                 number)[static_cast<size_t>(pp.front())];
+    if (!pp.empty()) {
+      rank.lane =
+          begin_.mesh.CoordinatesOf(number)[static_cast<size_t>(pp.front())];
+    }
     if (const auto& place = members[i].progress.pipeline) {
       rank.step = place->step;
       rank.in_it = place->in_it;
-      const auto lane = static_cast<size_t>(rank.lane);
-      if (lane < timing.of_rank.size() &&
-          place->micro_batches == report.micro_batches) {
-        const auto& times = timing.of_rank[lane];
-        const auto action = static_cast<size_t>(place->action);
-        rank.at = action < times.size() ? times[action].begin : timing.makespan;
-      }
+      rank.at = InPicture(*place, static_cast<size_t>(rank.lane),
+                          report.micro_batches, timing);
     }
     report.ranks.push_back(std::move(rank));
   }
