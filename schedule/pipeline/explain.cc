@@ -254,12 +254,10 @@ class Search {
       const Channels& channels = ChannelsOf(at.schedule);
       const int other = ranks[static_cast<size_t>(channels.OtherEnd(action))];
       if (IsReceive(action.kind)) {
-        if (!IsSent(ranks, rank, at.action)) {
-          Add(rank, other);
-        } else if (At(other).silent && !at.silent) {
-          Add(rank, other);
-          stopped.push_back(other);
-        }
+        const bool sent = IsSent(ranks, rank, at.action);
+        const bool held_back = sent && At(other).silent && !at.silent;
+        if (!sent || held_back) Add(rank, other);
+        if (held_back) stopped.push_back(other);
         continue;
       }
       if (at.silent) continue;
@@ -289,12 +287,10 @@ class Search {
         continue;
       }
       for (const int other : ranks) {
-        if (!Known(other)) {
-          Add(rank, other);
-        } else if (at_end ? !Ended(other, at.step)
-                          : !Reached(other, at.step, at.action)) {
-          Add(rank, other);
-        }
+        const bool there =
+            Known(other) && (at_end ? Ended(other, at.step)
+                                    : Reached(other, at.step, at.action));
+        if (!there) Add(rank, other);
       }
     }
   }

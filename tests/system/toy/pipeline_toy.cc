@@ -76,7 +76,7 @@ void PrintLine(const std::string& line) {
 Activations One(int64_t value) {
   auto memory = std::make_shared<int64_t>(value);
   int64_t* const data = memory.get();
-  return {{DType::kInt64, {1}, std::shared_ptr<void>(std::move(memory), data)}};
+  return {{DType::kInt64, {1}, std::shared_ptr<void>(memory, data)}};
 }
 int64_t ValueOf(const Activations& tensors) {
   return *static_cast<const int64_t*>(tensors[0].memory.get());
@@ -191,7 +191,7 @@ absl::Status Run(const Options& options) {
       const auto session, Session::Join(std::move(session_options), manifest));
   PrintLine(absl::StrCat("rank ", session->rank(), " of ",
                          session->world_size(), " pid ", getpid()));
-  const absl::Status status =
+  absl::Status status =
       Explain(*session, Train(*session, options), absl::Seconds(20));
   if (!status.ok()) {
     PrintLine(
