@@ -30,13 +30,14 @@ using Words = std::vector<std::string>;
 
 class PipelineTest : public testing::Test {
  protected:
-  std::unique_ptr<Process> StartJob(int workers, const Words& options) {
+  std::unique_ptr<Process> StartJob(int workers, const Words& options,
+                                    const std::string& job = "gpt") {
     Words command = {kCoxswain,
                      "run",
                      "--nproc",
                      absl::StrCat(workers),
                      "--job",
-                     "gpt",
+                     job,
                      "--coordinator",
                      coordinator_.address(),
                      "--exit-grace",
@@ -180,8 +181,10 @@ TEST_F(PipelineTest, AfterARandomKillAllOthersEndWithTheLoss) {
   };
   for (int64_t done = 0; done < kills; ++done) {
     const auto job =
-        StartJob(4, {"--steps", "1000000", "--pipeline", kinds[pick(3)],
-                     "--pass-ms", absl::StrCat(pick(3))});
+        StartJob(4,
+                 {"--steps", "1000000", "--pipeline", kinds[pick(3)],
+                  "--pass-ms", absl::StrCat(pick(3))},
+                 absl::StrCat("gpt-", done));
     const auto seen = static_cast<int>(pick(4));
     ASSERT_OK(job->WaitForStdout(
         absl::StrCat("rank ", seen, " step ", pick(20), " "), kTimeout));
@@ -193,7 +196,7 @@ TEST_F(PipelineTest, AfterARandomKillAllOthersEndWithTheLoss) {
     const auto victim = static_cast<int>(pick(4));
     ASSERT_EQ(kill(pids.at(victim), SIGKILL), 0);
     const Ended end = EndOf(*job);
-    EXPECT_EQ(end.status, 1) << end.err;
+    EXPECT_EQ(end.status, 128 + SIGKILL) << end.err;
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == victim) continue;
       const Words errors = PrintedBy(rank, "error ", end.out);
