@@ -57,7 +57,7 @@ TableRow ProgressCells(const v1::RankProgress& rank) {
 TableRow PipelineCells(const v1::RankProgress& rank) {
   if (rank.pipeline().empty()) return {"-", "-", "-"};
   const auto& others = rank.waits_for();
-  return {OneLine(rank.pipeline()), Age(rank.pipeline_ms()),
+  return {rank.pipeline(), Age(rank.pipeline_ms()),
           others.empty() ? "-" : absl::StrJoin(others, " ")};
 }
 

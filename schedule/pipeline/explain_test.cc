@@ -1,7 +1,10 @@
 #include "schedule/pipeline/explain.h"
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -287,6 +290,24 @@ TEST(ExplainTest, TheSentenceHasStageRankPlaceActionTimesAndWaiters) {
   EXPECT_EQ(found.in[2], "1F0");
   EXPECT_EQ(found.HolderOf(2), &found.holders[0]);
   EXPECT_EQ(found.HolderOf(3), nullptr);
+}
+
+TEST(ExplainTest, APlaceThatNoRankCanBeInIsNotSensible) {
+  const PipelinePlace good = {0, 3, 4, absl::Seconds(1), {{0, 1, 2, 0, 0}}};
+  EXPECT_TRUE(good.Sensible());
+  std::vector<PipelinePlace> bad(9, good);
+  bad[0].step = -2;
+  bad[1].step = int64_t{1} << 50;
+  bad[2].action = -1;
+  bad[3].micro_batches = 0;
+  bad[4].in_it = -absl::Seconds(1);
+  bad[5].in_it = absl::InfiniteDuration();
+  bad[6].passes[0].forward = std::nan("");
+  bad[7].passes[0].stage = -1;
+  bad[8].passes.resize(PipelinePlace::kMaxStages + 1);
+  for (size_t i = 0; i < bad.size(); ++i) {
+    EXPECT_FALSE(bad[i].Sensible()) << i;
+  }
 }
 
 TEST(ExplainTest, ASilentRankHasSentNothing) {
