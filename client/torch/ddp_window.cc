@@ -101,7 +101,11 @@ absl::Status DistributedDataParallel::EndLastPass() {
   const std::vector<int> unmarked = reducer_->Unmarked();
   const std::set<int> due(unmarked.begin(), unmarked.end());
   for (const int parameter : *parameters) {
-    if (status_.ok() && due.count(parameter) > 0) Keep(MarkOrZeros(parameter));
+    if (!status_.ok() || due.count(parameter) == 0) continue;
+    // A gradient that was added without autograd has had no hook.
+    Parameter& marked = *parameters_[static_cast<size_t>(parameter)];
+    marked.used = marked.used || marked.gradient.defined();
+    Keep(MarkOrZeros(parameter));
   }
   return status_;
 }

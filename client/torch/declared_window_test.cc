@@ -536,6 +536,26 @@ TEST_P(TiedTest, WhatNoPassReachesIsAsInOtherSteps) {
   });
 }
 
+// As the second half of a backward pass adds them.
+TEST_P(TiedTest, WhatIsAddedWithoutAutogradIsUsed) {
+  OnRanks(2, [](const TestRank& rank) {
+    auto model = std::make_shared<Weights>(std::vector<std::string>{"a", "b"});
+    DistributedDataParallelOptions options = Following(PlanOf(1));
+    options.gradient_as_bucket_view = GetParam();
+    options.reducer.find_unused_parameters = true;
+    auto ddp = Wrap(rank, model, options);
+    ASSERT_OK(ddp->DeclareWindow(Begins(1)));
+    ASSERT_OK(ddp->BeginLastPass({0, 1}));
+    const Tensor parameter = model->weight("a");
+    parameter.mutable_grad() = ::torch::full_like(parameter, 2 + rank.index);
+    ASSERT_OK(ddp->EndLastPass());
+    ASSERT_OK(ddp->Synchronize());
+    ASSERT_OK(ddp->FinishStep());
+    EXPECT_EQ(model->Gradient("a"), 2.5);
+    EXPECT_TRUE(std::isnan(model->Gradient("b")));
+  });
+}
+
 // A parameter that is in no last pass.
 TEST(DeclaredWindowTest, SynchronizeTakesTheRest) {
   OnRanks(2, [](const TestRank& rank) {

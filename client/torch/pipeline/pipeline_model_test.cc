@@ -250,6 +250,9 @@ TEST(DescribePipelineJobTest, WhatDoesNotFitIsRefused) {
   options.ddp.skip_non_finite = true;
   options.ddp.terms.commit_vote = false;
   expect(options, "skip_non_finite with pp=2");
+  options = TwoStages();
+  options.ddp.reducer.find_unused_parameters = true;
+  expect(options, "find_unused_parameters with a pipeline");
 }
 
 TEST(DescribePipelineJobTest, EachRankHasParameters) {

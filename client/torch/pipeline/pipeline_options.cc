@@ -36,6 +36,13 @@ absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
         ": a window's gradients are summed up whole on each rank until its "
         "last backward passes, so that it would save nothing; set zero=1"));
   }
+  if (options.ddp.reducer.find_unused_parameters) {
+    return absl::InvalidArgumentError(
+        "find_unused_parameters with a pipeline: gradients of backward passes "
+        "in halves, and of tied parameters, are added without autograd, which "
+        "would count them as unused; leave it out: a parameter that no pass "
+        "reaches counts with zeros");
+  }
   const bool of_all =
       options.ddp.skip_non_finite || options.ddp.reducer.max_norm > 0;
   if (of_all && ranks > 1 && !terms.commit_vote) {

@@ -27,6 +27,7 @@ struct PipelineOptions {
   // step; terms.pipeline is the schedule, 1f1b if it is empty. make_hook is
   // set, as to MakePlannedHook. zero is 0 or 1. max_norm and skip_non_finite
   // are of all stages' gradients, and need terms.commit_vote.
+  // find_unused_parameters is refused.
   DistributedDataParallelOptions ddp;
   std::string hook = "allreduce";
   // The job's mesh, "pp=2,dp=*": that of SessionOptions. `pp` has a size; empty
