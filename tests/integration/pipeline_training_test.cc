@@ -18,6 +18,8 @@
 namespace coxswain::torch::pipeline_training_test {
 namespace {
 
+using ::torch::Tensor;
+
 constexpr int kSteps = 10;
 constexpr double kExact = 1e-12;
 constexpr double kBits = 0;
@@ -105,6 +107,23 @@ TEST(PipelineTrainingTest, TiedWeightsAreOneOnSeveralRanks) {
     EXPECT_TRUE(::torch::equal(ends[0].values.at("embedding.weight"),
                                ends[1].values.at("head.weight")));
   }
+}
+
+// A hook draws by a parameter's name, also where there are no replicas.
+TEST(PipelineTrainingTest, TiedWeightsStayOneWithCompression) {
+  PipelineProgram program = TiedTokens();
+  program.options.hook = "powersgd(rank=2,start_step=2)";
+  const auto ends = PipelineJob().Train(2, program, 6);
+  EXPECT_TRUE(::torch::equal(ends[0].values.at("embedding.weight"),
+                             ends[1].values.at("head.weight")));
+  // It does compress.
+  const Tensor alone =
+      InOneProcess(program, Even(6, 4)).values.at("embedding.weight");
+  EXPECT_GT((ends[0].values.at("embedding.weight") - alone)
+                .abs()
+                .max()
+                .item<double>(),
+            1e-6);
 }
 
 TEST(PipelineTrainingTest, ATieWithinARankIsOneTensor) {

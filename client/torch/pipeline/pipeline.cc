@@ -271,10 +271,9 @@ absl::StatusOr<bool> Pipeline::TakeStep() {
                                 ? sharded_->Step()
                                 : ddp_->StepOptimizer(*optimizer_));
   // Averages of the same sums may differ in rounding, or by a hook's
-  // compression.
-  if (stepped && data_ranks() > 1) {
-    COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
-  }
+  // compression, which there is on one rank, too; and an optimizer may treat
+  // the two differently.
+  if (stepped) COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
   return stepped;
 }
 
