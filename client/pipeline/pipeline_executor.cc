@@ -191,11 +191,17 @@ absl::Status PipelineExecutor::Run() {
 }
 
 absl::Status PipelineExecutor::RunActions() {
-  for (StageRunner* const stage : stages_) {
-    COXSWAIN_RETURN_IF_ERROR(stage->Begin(schedule_.micro_batches()));
-  }
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
+  std::vector<bool> halves(stages_.size());
+  for (const Action& action : list) {
+    if (action.kind != ActionKind::kBackwardInput) continue;
+    halves[place_of_stage_.at(action.stage)] = true;
+  }
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    COXSWAIN_RETURN_IF_ERROR(
+        stages_[i]->Begin(schedule_.micro_batches(), halves[i]));
+  }
   for (size_t at = 0; at < list.size(); ++at) {
     places_->Enter(static_cast<int>(at), list[at]);
     if (absl::Status status = Do(list[at]); !status.ok()) {

@@ -11,7 +11,7 @@ absl::Status NotInHalves() {
 
 }  // namespace
 
-absl::Status StageRunner::Begin(int) { return absl::OkStatus(); }
+absl::Status StageRunner::Begin(int, bool) { return absl::OkStatus(); }
 absl::Status StageRunner::BackwardInput(int, Activations, Activations*) {
   return NotInHalves();
 }

@@ -43,8 +43,9 @@ class StageRunner {
  public:
   virtual ~StageRunner() = default;
 
-  // A step of so many micro-batches begins.
-  virtual absl::Status Begin(int micro_batches);
+  // A step of so many micro-batches begins. `halves`: the schedule has backward
+  // passes of this stage in halves, and may have whole ones, too.
+  virtual absl::Status Begin(int micro_batches, bool halves);
 
   // Computes the outputs for the next stage from the inputs, which the first
   // stage has by itself: it gets none. The last stage computes the loss, and

@@ -30,15 +30,6 @@ absl::StatusOr<MeshGroups> GroupsOf(Session& session) {
   return session.GroupsOf(mesh);
 }
 
-bool HasHalves(const pipeline::Schedule& schedule) {
-  for (const auto& list : schedule.of_rank()) {
-    for (const pipeline::Action& action : list) {
-      if (action.kind == pipeline::ActionKind::kBackwardWeight) return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
@@ -123,7 +114,6 @@ absl::Status Pipeline::MakeStages(const pipeline::Schedule& schedule) {
     Stage stage;
     stage.number = number;
     stage.torch = std::make_unique<TorchStage>(layers_->LayersOf(number));
-    stage.torch->SetHalves(HasHalves(schedule));
     if (number + 1 == schedule.stages()) {
       stage.torch->SetLoss([this](int micro_batch, const Tensors& outputs) {
         return LossOf(micro_batch, outputs);
@@ -179,7 +169,6 @@ absl::Status Pipeline::UseSchedule(int micro_batches) {
       pipeline::MakeSchedule(spec, groups_.pp->size(), micro_batches));
   COXSWAIN_RETURN_IF_ERROR(executor_->SetSchedule(next));
   spec_ = spec;
-  for (const Stage& stage : stages_) stage.torch->SetHalves(HasHalves(next));
   return absl::OkStatus();
 }
 

@@ -143,8 +143,14 @@ void AddTo(const ::torch::Tensor& parameter, const ::torch::Tensor& gradient) {
 
 }  // namespace
 
-absl::Status TorchStage::Begin(int micro_batches) {
+absl::Status TorchStage::Begin(int micro_batches, bool halves) {
   losses_.clear();
+  halves_ = halves;
+  if (halves && !splits_) {
+    return absl::FailedPreconditionError(
+        "a stage of one function has no backward passes in halves; make it of "
+        "layers, with their parameters");
+  }
   if (!is_first_ || inputs_.size() == static_cast<size_t>(micro_batches)) {
     return absl::OkStatus();
   }
@@ -161,6 +167,7 @@ Tensors TorchStage::Run(const Tensors& inputs, Kept* kept) const {
     kept->parts.push_back({inputs, x, {}});
     return x;
   }
+  kept->halves = true;
   Tensors x = inputs;
   for (const StageLayer& layer : layers_) {
     Part part;
@@ -240,6 +247,12 @@ absl::StatusOr<Activations> TorchStage::OfInputs(
 
 absl::Status TorchStage::Backward(int micro_batch, Activations output_gradients,
                                   Activations* input_gradients) {
+  const auto found = kept_.find(micro_batch);
+  if (found != kept_.end() && found->second.halves) {
+    COXSWAIN_RETURN_IF_ERROR(BackwardInput(
+        micro_batch, std::move(output_gradients), input_gradients));
+    return BackwardWeight(micro_batch);
+  }
   COXSWAIN_ASSIGN_OR_RETURN(const Kept kept,
                             TakeKept(micro_batch, output_gradients.size()));
   absl::StatusOr<Activations> passed = Activations();
@@ -279,6 +292,11 @@ absl::Status TorchStage::BackwardInput(int micro_batch,
                                        Activations* input_gradients) {
   COXSWAIN_ASSIGN_OR_RETURN(Kept kept,
                             TakeKept(micro_batch, output_gradients.size()));
+  if (!kept.halves && !forward_only_) {
+    return absl::FailedPreconditionError(
+        "half of a backward pass, and the step has only whole ones; begin it "
+        "with those of its schedule: Begin(micro_batches, /*halves=*/true)");
+  }
   absl::StatusOr<Activations> passed = Activations();
   COXSWAIN_RETURN_IF_ERROR(Guarded("the backward pass of the inputs", [&] {
     Tensors gradients;

@@ -37,10 +37,11 @@ struct StageLayer {
 // in place.
 //
 // Gradients of the parameters add up in .grad, micro-batch by micro-batch in
-// the order of the schedule's backward passes. Where these come in halves, each
-// layer has a graph of its own: the first half goes from layer to layer, and
-// keeps what arrives at each; the second one computes the parameters' gradients
-// from that, and adds them without autograd's hooks.
+// the order of the schedule's backward passes. In a step that has some in
+// halves, each layer has a graph of its own: the first half goes from layer to
+// layer, and keeps what arrives at each; the second one computes the
+// parameters' gradients from that, and adds them without autograd's hooks; a
+// whole backward pass is then both of them.
 //
 // Threading: one thread. Errors of libtorch become INTERNAL; nothing is thrown.
 class TorchStage : public StageRunner {
@@ -52,7 +53,8 @@ class TorchStage : public StageRunner {
   using Loss =
       std::function<::torch::Tensor(int micro_batch, const Tensors& outputs)>;
 
-  // Backward passes of it are whole.
+  // Backward passes of it are whole: without layers nothing is known of its
+  // parameters.
   explicit TorchStage(Compute compute) : layers_{{std::move(compute), {}}} {}
   // These layers, one after the other.
   explicit TorchStage(std::vector<StageLayer> layers)
@@ -65,8 +67,6 @@ class TorchStage : public StageRunner {
   }
   // Of the last stage.
   void SetLoss(Loss loss) { loss_ = std::move(loss); }
-  // Between steps: their backward passes come in halves from now on.
-  void SetHalves(bool halves) { halves_ = halves; }
   // Between steps: from now on they have forward passes only. Backward passes
   // return at once, without gradients.
   void SetForwardOnly(bool forward_only) { forward_only_ = forward_only; }
@@ -74,7 +74,7 @@ class TorchStage : public StageRunner {
   // without those that were undefined.
   const std::map<int, ::torch::Tensor>& losses() const { return losses_; }
 
-  absl::Status Begin(int micro_batches) override;
+  absl::Status Begin(int micro_batches, bool halves) override;
   absl::Status Forward(int micro_batch, Activations inputs,
                        Activations* outputs) override;
   absl::Status Backward(int micro_batch, Activations output_gradients,
@@ -95,7 +95,8 @@ class TorchStage : public StageRunner {
   // What a micro-batch's backward pass needs.
   struct Kept {
     std::vector<Part> parts;
-    Tensors outputs;  // what the loss was computed from
+    bool halves = false;  // a part for each layer; otherwise one
+    Tensors outputs;      // what the loss was computed from
     ::torch::Tensor loss;
   };
 
@@ -111,7 +112,7 @@ class TorchStage : public StageRunner {
   const bool splits_ = false;
   Loss loss_;
   bool is_first_ = false;
-  bool halves_ = false;
+  bool halves_ = false;  // in this step
   bool forward_only_ = false;
   std::vector<Tensors> inputs_;
   std::map<int, Kept> kept_;

@@ -119,8 +119,7 @@ struct Rank {
 class PipelineTest : public testing::Test {
  protected:
   // Where `chunks` * ranks are fewer than kStages, a stage has several layers.
-  void Make(const pipeline::Schedule& schedule, ::torch::ScalarType type,
-            bool halves = false) {
+  void Make(const pipeline::Schedule& schedule, ::torch::ScalarType type) {
     ranks_.clear();
     group_.clear();
     type_ = type;
@@ -150,7 +149,6 @@ class PipelineTest : public testing::Test {
           }
         }
         one.stages.push_back(std::make_unique<TorchStage>(of_stage));
-        one.stages.back()->SetHalves(halves);
         if (stage + 1 == schedule.stages()) {
           one.stages.back()->SetLoss(LossOf(schedule.micro_batches()));
         }
@@ -258,7 +256,7 @@ TEST_F(PipelineTest, OtherOrdersOfSumsComeCloseToOneProcess) {
     for (const int ranks : {1, 2, 4}) {
       SCOPED_TRACE(absl::StrCat(text, " of ", ranks));
       ASSERT_NO_FATAL_FAILURE(
-          Make(ScheduleOf(text, ranks, 5), ::torch::kFloat64, text == "zb_h1"));
+          Make(ScheduleOf(text, ranks, 5), ::torch::kFloat64));
       const Trained ours = Train();
       const Trained expected = InOneProcess(5, ::torch::kFloat64);
       ASSERT_EQ(ours.losses.size(), expected.losses.size());
@@ -294,10 +292,12 @@ TEST_F(PipelineTest, HalvesOfABackwardPassAreTheWhole) {
             {{w, w}}};
   };
   std::vector<double> x = {1, 2, 3, 4};
-  const auto run = [&](bool halves) {
+  // How a backward pass comes, in a step with halves or without.
+  enum class Pass { kWhole, kHalves, kWholeAmongHalves };
+  const auto run = [&](Pass pass) {
     for (const auto& w : weights) w.mutable_grad() = ::torch::Tensor();
     TorchStage stage({layer(0), layer(1), layer(2)});
-    stage.SetHalves(halves);
+    EXPECT_OK(stage.Begin(1, /*halves=*/pass != Pass::kWhole));
     const auto activation = [&] {
       return Activation{
           DType::kFloat64,
@@ -310,7 +310,7 @@ TEST_F(PipelineTest, HalvesOfABackwardPassAreTheWhole) {
     Activations outputs;
     Activations gradients;
     EXPECT_OK(stage.Forward(0, {activation(), activation()}, &outputs));
-    if (halves) {
+    if (pass == Pass::kHalves) {
       EXPECT_OK(stage.BackwardInput(0, {}, &gradients));
       for (const auto& w : weights) EXPECT_FALSE(w.grad().defined());
       EXPECT_OK(stage.BackwardWeight(0));
@@ -325,13 +325,33 @@ TEST_F(PipelineTest, HalvesOfABackwardPassAreTheWhole) {
     for (const auto& w : weights) all.push_back(w.grad().clone());
     return all;
   };
-  const Tensors whole = run(false);
-  const Tensors halves = run(true);
+  const Tensors whole = run(Pass::kWhole);
   ASSERT_EQ(whole.size(), 5u);
-  ASSERT_EQ(halves.size(), 5u);
-  for (size_t i = 0; i < whole.size(); ++i) {
-    EXPECT_TRUE(::torch::allclose(halves[i], whole[i], 1e-12, 1e-12)) << i;
+  for (const Pass pass : {Pass::kHalves, Pass::kWholeAmongHalves}) {
+    const Tensors other = run(pass);
+    ASSERT_EQ(other.size(), 5u);
+    for (size_t i = 0; i < whole.size(); ++i) {
+      EXPECT_TRUE(::torch::allclose(other[i], whole[i], 1e-12, 1e-12)) << i;
+    }
   }
+}
+
+// Otherwise all layers but one would go without gradients.
+TEST_F(PipelineTest, HalvesThatTheStepDoesNotHaveAreRefused) {
+  const auto layer = [](const Tensors& x) -> Tensors { return {x[0] * 2}; };
+  TorchStage stage({StageLayer{layer, {}}, StageLayer{layer, {}}});
+  stage.SetInputs({{::torch::ones({2})}});
+  stage.SetLoss([](int, const Tensors& y) { return y[0].sum(); });
+  ASSERT_OK(stage.Begin(1, /*halves=*/false));
+  Activations none;
+  ASSERT_OK(stage.Forward(0, {}, &none));
+  EXPECT_THAT(stage.BackwardInput(0, {}, &none),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("the step has only whole ones")));
+  TorchStage whole(layer);
+  EXPECT_THAT(whole.Begin(1, /*halves=*/true),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("make it of layers")));
 }
 
 TEST_F(PipelineTest, AnExceptionOfAStageIsAnErrorOnAllRanks) {
@@ -360,10 +380,10 @@ TEST_F(PipelineTest, TooFewInputsAndTypesThatDoNotTravelAreNamed) {
                        HasSubstr("call SetInputs before each step")));
   first.SetInputs({{::torch::ones({2}, ::torch::kBool)}});
   EXPECT_THAT(
-      first.Begin(2),
+      first.Begin(2, /*halves=*/false),
       StatusIs(absl::StatusCode::kFailedPrecondition,
                HasSubstr("inputs for 1 micro-batches, and a step has 2")));
-  ASSERT_OK(first.Begin(1));
+  ASSERT_OK(first.Begin(1, /*halves=*/false));
   EXPECT_THAT(first.Forward(0, {}, &outputs),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("a tensor of Bool cannot be passed on")));

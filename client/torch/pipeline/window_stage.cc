@@ -4,9 +4,9 @@
 
 namespace coxswain::torch {
 
-absl::Status WindowStage::Begin(int micro_batches) {
+absl::Status WindowStage::Begin(int micro_batches, bool halves) {
   left_ = micro_batches;
-  return stage_.Begin(micro_batches);
+  return stage_.Begin(micro_batches, halves);
 }
 
 absl::Status WindowStage::Run(const std::function<absl::Status()>& pass) {

@@ -28,7 +28,7 @@ class WindowStage : public StageRunner {
   // Between steps: whether there is a window from now on. At first there is.
   void SetInWindow(bool in_window) { in_window_ = in_window; }
 
-  absl::Status Begin(int micro_batches) override;
+  absl::Status Begin(int micro_batches, bool halves) override;
   absl::Status Forward(int micro_batch, Activations inputs,
                        Activations* outputs) override;
   absl::Status Backward(int micro_batch, Activations output_gradients,

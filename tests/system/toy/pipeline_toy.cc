@@ -87,7 +87,7 @@ class ToyStage : public StageRunner {
   ToyStage(const Options& options, int rank, int stage, int stages)
       : options_(options), rank_(rank), stage_(stage), stages_(stages) {}
 
-  absl::Status Begin(int /*micro_batches*/) override {
+  absl::Status Begin(int /*micro_batches*/, bool /*halves*/) override {
     ++step_;
     sum_ = 0;
     return absl::OkStatus();
