@@ -61,22 +61,57 @@ TEST(PipelineJobTest, OtherStagesOrSchedulesAreRefusedWhenRanksJoin) {
   }
 }
 
+// Also where no window of theirs is exchanged, so that nothing is announced.
 TEST(PipelineJobTest, ARankThatLeavesAMicroBatchOutIsNamed) {
+  struct Case {
+    schedule::TailPolicy tail;
+    int count;
+  };
+  for (const Case& one : {Case{schedule::TailPolicy::kFlush, 4},
+                          Case{schedule::TailPolicy::kDrop, 4},
+                          Case{schedule::TailPolicy::kCarry, 3}}) {
+    SCOPED_TRACE(one.count);
+    PipelineProgram program = Mlp(4, ::torch::kFloat32);
+    program.options.ddp.terms.tail = one.tail;
+    const auto ends = PipelineJob().Run(
+        4, [&](int) { return program; },
+        [&](Pipeline& pipeline, Session& session,
+            PipelineEnd* end) -> absl::Status {
+          COXSWAIN_RETURN_IF_ERROR(
+              PipelineJob::Step(pipeline, program, 0, end).status());
+          const int count = session.rank() == 2 ? one.count - 1 : one.count;
+          COXSWAIN_RETURN_IF_ERROR(
+              PipelineJob::Step(pipeline, program, count, end).status());
+          return PipelineJob::Step(pipeline, program, 0, end).status();
+        });
+    for (const PipelineEnd& end : ends) {
+      EXPECT_FALSE(end.status.ok());
+      EXPECT_THAT(
+          end.status.message(),
+          AllOf(HasSubstr(absl::StrCat("a step of ", one.count,
+                                       " micro-batches on rank 0 (pp 0)")),
+                HasSubstr(absl::StrCat("a step of ", one.count - 1,
+                                       " micro-batches on rank 2 (pp 1)"))));
+    }
+  }
+}
+
+TEST(PipelineJobTest, ARankThatEvaluatesInAStepIsNamed) {
   PipelineProgram program = Mlp(4, ::torch::kFloat32);
   const auto ends = PipelineJob().Run(
-      4, [&](int) { return program; },
+      2, [&](int) { return program; },
       [&](Pipeline& pipeline, Session& session,
           PipelineEnd* end) -> absl::Status {
-        COXSWAIN_RETURN_IF_ERROR(
-            PipelineJob::Step(pipeline, program, 0, end).status());
-        const int count = session.rank() == 2 ? 3 : 4;
-        return PipelineJob::Step(pipeline, program, count, end).status();
+        if (session.rank() == 0) {
+          return PipelineJob::Step(pipeline, program, 0, end).status();
+        }
+        return pipeline.Evaluate(PipelineJob::NextOf(pipeline, program, 4, end))
+            .status();
       });
   for (const PipelineEnd& end : ends) {
     EXPECT_FALSE(end.status.ok());
-    EXPECT_THAT(
-        end.status.message(),
-        AllOf(HasSubstr("micro"), HasSubstr("rank 2"), HasSubstr("pp 1")));
+    EXPECT_THAT(end.status.message(),
+                HasSubstr("an evaluation of 4 micro-batches on rank 1 (pp 1)"));
   }
 }
 

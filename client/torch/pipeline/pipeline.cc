@@ -201,27 +201,20 @@ absl::Status Pipeline::TakeBatches(std::vector<PipelineBatch> batches) {
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::ShareWeights() {
-  if (ddp_->plan().terms.weighting == schedule::Weighting::kMean ||
-      groups_.pp->size() == 1) {
-    return absl::OkStatus();
-  }
-  // As many as all ranks expect, in case one of them has fewer: then their
-  // tickets differ, and the coordinator names it.
-  std::vector<double> all = window_.weights;
-  all.resize(static_cast<size_t>(window()));
+absl::Status Pipeline::AgreeOn(PipelineCall::Kind kind) {
+  if (groups_.pp->size() == 1) return absl::OkStatus();
+  PipelineCall call;
+  call.kind = kind;
+  call.micro_batches = static_cast<int>(window_.weights.size());
+  call.weights = window_.weights;
+  call.weights.resize(static_cast<size_t>(window()));
   const int last = schedule().rank_of_stage(schedule().stages() - 1);
-  COXSWAIN_RETURN_IF_ERROR(
-      WithPrefix("the weights of the micro-batches: ",
-                 groups_.pp->communicator()
-                     .Broadcast(Span{all.data(),
-                                     static_cast<int64_t>(all.size()),
-                                     DType::kFloat64,
-                                     {}},
-                                last)
-                     ->Wait(options_.executor.timeout)));
-  all.resize(window_.weights.size());
-  window_.weights = std::move(all);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      std::vector<double> weights,
+      CompareCalls(*groups_.pp, call, last, options_.executor.timeout));
+  if (kind != PipelineCall::Kind::kStep) return absl::OkStatus();
+  weights.resize(window_.weights.size());
+  window_.weights = std::move(weights);
   return absl::OkStatus();
 }
 
@@ -233,15 +226,12 @@ absl::Status Pipeline::ShareWeights() {
   return window_.scales[at] == 1 ? loss : loss * window_.scales[at];
 }
 
-absl::StatusOr<bool> Pipeline::RunWindow(std::vector<PipelineBatch> batches) {
-  const size_t count = batches.size();
-  const bool short_window = count < static_cast<size_t>(window());
-  COXSWAIN_RETURN_IF_ERROR(TakeBatches(std::move(batches)));
-  COXSWAIN_RETURN_IF_ERROR(ShareWeights());
+absl::StatusOr<bool> Pipeline::RunWindow(bool data_ends) {
+  const size_t count = window_.weights.size();
   COXSWAIN_RETURN_IF_ERROR(UseSchedule(static_cast<int>(count)));
   std::vector<Accumulator::Begin> begins(count);
   for (size_t i = 0; i < count; ++i) begins[i].weight = window_.weights[i];
-  begins.back().end_of_data = short_window;
+  begins.back().end_of_data = data_ends;
   ddp_->SetPipelineHash(schedule().Hash());
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MicroBatch> micro,
                             ddp_->DeclareWindow(begins));
@@ -279,12 +269,13 @@ absl::StatusOr<PipelineResult> Pipeline::Step(
         absl::StrCat("a step of ", batches.size(),
                      " micro-batches, and the window has ", due)));
   }
-  if (batches.size() < due &&
-      ddp_->plan().terms.tail == schedule::TailPolicy::kDrop) {
+  const bool data_ends = batches.size() < due;
+  COXSWAIN_RETURN_IF_ERROR(Fail(TakeBatches(std::move(batches))));
+  COXSWAIN_RETURN_IF_ERROR(Fail(AgreeOn(PipelineCall::Kind::kStep)));
+  if (data_ends && ddp_->plan().terms.tail == schedule::TailPolicy::kDrop) {
     return PipelineResult();
   }
-  const bool data_ends = batches.size() < due;
-  const absl::StatusOr<bool> ends = RunWindow(std::move(batches));
+  const absl::StatusOr<bool> ends = RunWindow(data_ends);
   COXSWAIN_RETURN_IF_ERROR(Fail(ends.status()));
   absl::StatusOr<bool> stepped = false;
   if (*ends) stepped = TakeStep();
@@ -302,6 +293,8 @@ absl::StatusOr<bool> Pipeline::StepWithoutData() {
     return absl::FailedPreconditionError(
         "a step without an optimizer: call UseOptimizer first");
   }
+  window_ = Window();
+  COXSWAIN_RETURN_IF_ERROR(Fail(AgreeOn(PipelineCall::Kind::kStepWithoutData)));
   ddp_->SetPipelineHash(0);
   const absl::StatusOr<bool> more = ddp_->StepWithoutData();
   COXSWAIN_RETURN_IF_ERROR(Fail(more.status()));
@@ -320,6 +313,7 @@ void Pipeline::SetForwardOnly(bool forward_only) {
 absl::Status Pipeline::Forwards(std::vector<PipelineBatch> batches) {
   const int count = static_cast<int>(batches.size());
   COXSWAIN_RETURN_IF_ERROR(TakeBatches(std::move(batches)));
+  COXSWAIN_RETURN_IF_ERROR(AgreeOn(PipelineCall::Kind::kEvaluation));
   COXSWAIN_RETURN_IF_ERROR(UseSchedule(count));
   return executor_->Run();
 }

@@ -24,6 +24,7 @@
 #include "client/torch/distributed_data_parallel_options.h"
 #include "client/torch/pipeline/pipeline_model.h"
 #include "client/torch/pipeline/pipeline_options.h"
+#include "client/torch/pipeline/rank_comparison.h"
 #include "client/torch/pipeline/rank_layers.h"
 #include "client/torch/pipeline/tied_parameters.h"
 #include "client/torch/pipeline/torch_stage.h"
@@ -138,7 +139,9 @@ class Pipeline {
   // Runs the next window. Fewer micro-batches than window(): the data ends with
   // them, and by the plan's tail their window is short, goes on in the next
   // epoch or is dropped. Fails with INVALID_ARGUMENT if they are none or more,
-  // or lack what this rank is to have of them.
+  // or lack what this rank is to have of them, and with FAILED_PRECONDITION, on
+  // all ranks of this data index and before anything is computed, if these have
+  // not as many, or call something else.
   absl::StatusOr<PipelineResult> Step(std::vector<PipelineBatch> batches);
 
   // With uneven_data, where this data index has none left:
@@ -183,12 +186,14 @@ class Pipeline {
   absl::Status UseSchedule(int micro_batches);
   // Takes over what this rank has of them.
   absl::Status TakeBatches(std::vector<PipelineBatch> batches);
-  // Gives all stages the last one's weights.
-  absl::Status ShareWeights();
+  // Compares with the other stages what all of them do next, and gives all the
+  // last one's weights.
+  absl::Status AgreeOn(PipelineCall::Kind kind);
   // May throw.
   ::torch::Tensor LossOf(int micro_batch, const Tensors& outputs);
-  // Returns whether the window has ended with them.
-  absl::StatusOr<bool> RunWindow(std::vector<PipelineBatch> batches);
+  // Runs what TakeBatches took over. Returns whether the window has ended with
+  // it.
+  absl::StatusOr<bool> RunWindow(bool data_ends);
   absl::StatusOr<bool> TakeStep();
   absl::Status Forwards(std::vector<PipelineBatch> batches);
   void SetForwardOnly(bool forward_only);

@@ -1,0 +1,141 @@
+#include "client/torch/pipeline/rank_comparison.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/comm/communicator.h"
+#include "client/comm/work.h"
+#include "client/device/tensor.h"
+
+namespace coxswain::torch {
+namespace {
+
+// As many ranks are named with what they have in common.
+constexpr size_t kMostNamed = 4;
+
+using Row = std::vector<double>;
+
+// Returns each rank's, which all have as many elements.
+absl::StatusOr<std::vector<Row>> Gather(ProcessGroup& group, Row own,
+                                        absl::Duration timeout) {
+  struct Memory {
+    Row own;
+    Row all;
+  };
+  const auto memory = std::make_shared<Memory>();
+  memory->own = std::move(own);
+  const size_t columns = memory->own.size();
+  const auto ranks = static_cast<size_t>(group.size());
+  memory->all.resize(ranks * columns);
+  const auto span = [](Row& row) {
+    return Span{
+        row.data(), static_cast<int64_t>(row.size()), DType::kFloat64, {}};
+  };
+  COXSWAIN_RETURN_IF_ERROR(WaitHolding(
+      group.communicator().AllGather(span(memory->own), span(memory->all)),
+      memory, timeout));
+  std::vector<Row> rows;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const double* const row = memory->all.data() + rank * columns;
+    rows.emplace_back(row, row + columns);
+  }
+  return rows;
+}
+
+std::string NameOf(double kind, double micro_batches) {
+  switch (static_cast<PipelineCall::Kind>(static_cast<int>(kind))) {
+    case PipelineCall::Kind::kStep:
+      return absl::StrCat("a step of ", micro_batches, " micro-batches");
+    case PipelineCall::Kind::kStepWithoutData:
+      return "a step without data";
+    case PipelineCall::Kind::kEvaluation:
+      return absl::StrCat("an evaluation of ", micro_batches, " micro-batches");
+  }
+  return "another call";
+}
+
+// Returns what the ranks do, those with the same together: "... on rank 0
+// (pp 0), rank 4 (pp 1)".
+std::string WhoDoesWhat(const std::vector<int>& ranks,
+                        const std::vector<std::string>& calls) {
+  std::vector<std::string> parts;
+  std::vector<bool> named(calls.size());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (named[i]) continue;
+    std::vector<std::string> those;
+    size_t more = 0;
+    for (size_t k = i; k < calls.size(); ++k) {
+      if (calls[k] != calls[i]) continue;
+      named[k] = true;
+      if (those.size() == kMostNamed) {
+        ++more;
+      } else {
+        those.push_back(absl::StrCat("rank ", ranks[k], " (pp ", k, ")"));
+      }
+    }
+    parts.push_back(
+        absl::StrCat(calls[i], " on ", absl::StrJoin(those, ", "),
+                     more > 0 ? absl::StrCat(" and ", more, " more") : ""));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> CompareCalls(ProcessGroup& pp,
+                                                 const PipelineCall& own,
+                                                 int weights_of,
+                                                 absl::Duration timeout) {
+  Row row = {static_cast<double>(own.kind),
+             static_cast<double>(own.micro_batches)};
+  const auto head = static_cast<Row::difference_type>(row.size());
+  row.insert(row.end(), own.weights.begin(), own.weights.end());
+  absl::StatusOr<std::vector<Row>> rows = Gather(pp, std::move(row), timeout);
+  COXSWAIN_RETURN_IF_ERROR(
+      WithPrefix("comparing the ranks' micro-batches: ", rows.status()));
+  std::vector<std::string> calls;
+  bool equal = true;
+  for (const Row& one : *rows) {
+    calls.push_back(NameOf(one[0], one[1]));
+    equal = equal && calls.back() == calls.front();
+  }
+  if (!equal) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the ranks of one data index are called to do different things: ",
+        WhoDoesWhat(pp.ranks(), calls),
+        "; they have the same micro-batches, so give each of them as many"));
+  }
+  const Row& of = (*rows)[static_cast<size_t>(weights_of)];
+  return std::vector<double>(of.begin() + head, of.end());
+}
+
+absl::Status CompareTexts(ProcessGroup& group, absl::string_view what,
+                          absl::string_view own, absl::Duration timeout) {
+  if (group.size() == 1) return absl::OkStatus();
+  // As many bits as a double holds.
+  const auto hash = static_cast<double>(StableHash(own) >> 11);
+  absl::StatusOr<std::vector<Row>> rows = Gather(group, {hash}, timeout);
+  COXSWAIN_RETURN_IF_ERROR(
+      WithPrefix(absl::StrCat("comparing ", what, ": "), rows.status()));
+  std::vector<std::string> others;
+  for (size_t i = 0; i < rows->size(); ++i) {
+    if ((*rows)[i] == rows->front()) continue;
+    if (others.size() == kMostNamed) break;
+    others.push_back(absl::StrCat("rank ", group.ranks()[i]));
+  }
+  if (others.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what, " are to be the same on all ranks, and are others on ",
+                   absl::StrJoin(others, ", "), " than on rank ",
+                   group.ranks()[0], "; on this rank they are: ", own));
+}
+
+}  // namespace coxswain::torch

@@ -1,0 +1,42 @@
+#ifndef COXSWAIN_CLIENT_TORCH_PIPELINE_RANK_COMPARISON_H_
+#define COXSWAIN_CLIENT_TORCH_PIPELINE_RANK_COMPARISON_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/group/process_group.h"
+
+namespace coxswain::torch {
+
+// What a rank of a pipeline is called to do. Ranks that do different things run
+// schedules that do not match, and would wait for each other's messages.
+struct PipelineCall {
+  enum class Kind { kStep, kStepWithoutData, kEvaluation };
+  Kind kind = Kind::kStep;
+  int micro_batches = 0;
+  // As many as all ranks expect, whatever this one has.
+  std::vector<double> weights;
+};
+
+// Compares what the ranks along pp are called to do, in one exchange, in which
+// all of them take part before anything else. Returns the weights of the rank
+// `weights_of` in the group. Fails with FAILED_PRECONDITION, on all of them and
+// naming who does what, where they differ, and as Communicator::AllGather.
+absl::StatusOr<std::vector<double>> CompareCalls(ProcessGroup& pp,
+                                                 const PipelineCall& own,
+                                                 int weights_of,
+                                                 absl::Duration timeout);
+
+// Fails with FAILED_PRECONDITION, on all ranks of the group, where they have
+// not all given the same text, with this rank's and with who has another one
+// than the first rank; and as Communicator::AllGather. `what` the texts are
+// begins the message.
+absl::Status CompareTexts(ProcessGroup& group, absl::string_view what,
+                          absl::string_view own, absl::Duration timeout);
+
+}  // namespace coxswain::torch
+
+#endif  // COXSWAIN_CLIENT_TORCH_PIPELINE_RANK_COMPARISON_H_
