@@ -3,12 +3,14 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/communicator.h"
+#include "client/comm/work.h"
 #include "client/torch/module_tensors.h"
 
 namespace coxswain::torch {
@@ -48,9 +50,9 @@ absl::Status TiedParameters::SumGradients() {
     }));
     COXSWAIN_RETURN_IF_ERROR(
         WithPrefix("adding up tied gradients: ",
-                   pair.group->communicator()
-                       .AllReduce(ElementsOf(dense), ReduceOp::kSum)
-                       ->Wait(timeout_)));
+                   WaitHolding(pair.group->communicator().AllReduce(
+                                   ElementsOf(dense), ReduceOp::kSum),
+                               std::make_shared<Tensor>(dense), timeout_)));
     COXSWAIN_RETURN_IF_ERROR(Guarded("writing a tied gradient", [&] {
       const ::torch::NoGradGuard no_grad;
       Tensor& gradient = pair.parameter.mutable_grad();
@@ -66,11 +68,11 @@ absl::Status TiedParameters::CopyValues() {
     COXSWAIN_RETURN_IF_ERROR(Guarded("reading a tied parameter", [&] {
       dense = pair.parameter.detach().contiguous();
     }));
-    COXSWAIN_RETURN_IF_ERROR(
-        WithPrefix("copying tied parameters: ",
-                   pair.group->communicator()
-                       .Broadcast(ElementsOf(dense), pair.root)
-                       ->Wait(timeout_)));
+    COXSWAIN_RETURN_IF_ERROR(WithPrefix(
+        "copying tied parameters: ",
+        WaitHolding(
+            pair.group->communicator().Broadcast(ElementsOf(dense), pair.root),
+            std::make_shared<Tensor>(dense), timeout_)));
     COXSWAIN_RETURN_IF_ERROR(Guarded("writing a tied parameter", [&] {
       const ::torch::NoGradGuard no_grad;
       Tensor parameter = pair.parameter.detach();
