@@ -245,6 +245,12 @@ TEST(PipelineJobTest, WrongUseIsNamed) {
           batches[1].inputs.clear();
           return pipeline.Step(std::move(batches)).status();
         });
+  error(1, "micro-batch 2 has no targets, which rank 1 is to give",
+        [&](Pipeline& pipeline, Session&, PipelineEnd* end) {
+          auto batches = PipelineJob::NextOf(pipeline, program, 4, end);
+          batches[2].targets.clear();
+          return pipeline.Step(std::move(batches)).status();
+        });
 }
 
 }  // namespace

@@ -190,6 +190,7 @@ absl::Status Pipeline::TakeBatches(std::vector<PipelineBatch> batches) {
     }
     window_.weights.push_back(1);
     if (!has_targets()) continue;
+    if (batch.targets.empty()) return missing("targets");
     window_.targets.push_back(std::move(batch.targets));
     if (!weighs) continue;
     if (!batch.weight.has_value()) return missing("weight");
