@@ -123,7 +123,9 @@ absl::Status FollowMesh(Session& session,
                         DistributedDataParallelOptions* options) {
   const Mesh& mesh = session.mesh();
   const int shards = mesh.extent("shard");
-  if (mesh.extent("pp") > 1 && !options->reducer.counts_in_norm) {
+  // Ranks and mesh may be others than those of an earlier generation.
+  options->reducer.counts_in_norm.reset();
+  if (mesh.extent("pp") > 1) {
     // Of those with the same stages the first one counts.
     const MeshAxes data = mesh.AxesOf({"dp", "shard"});
     options->reducer.counts_in_norm =

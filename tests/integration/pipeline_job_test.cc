@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -222,6 +223,31 @@ TEST(PipelineJobTest, AllRanksSkipWhatIsNotFiniteInOneStage) {
     for (const auto& [name, value] : end.values) {
       EXPECT_TRUE(value.isfinite().all().item<bool>()) << name;
     }
+  }
+}
+
+// As after Rejoin: the options have what this worker's former rank did.
+TEST(PipelineJobTest, WhoCountsInTheNormFollowsTheSession) {
+  const auto follow = [](Session& session, bool former) {
+    DistributedDataParallelOptions options;
+    options.reducer.counts_in_norm = former;
+    EXPECT_OK(FollowSession(session, &options));
+    return options.reducer.counts_in_norm;
+  };
+  for (const bool staged : {true, false}) {
+    PipelineProgram program = Mlp(4, ::torch::kFloat32);
+    if (!staged) program.options.mesh = "dp=*";
+    const auto ends = PipelineJob().Run(
+        4, [&](int) { return program; },
+        [&](Pipeline& pipeline, Session& session, PipelineEnd*) {
+          for (const bool former : {false, true}) {
+            const std::optional<bool> counts = follow(session, former);
+            EXPECT_EQ(counts.has_value(), staged);
+            if (staged) EXPECT_EQ(counts, pipeline.data_index() == 0);
+          }
+          return absl::OkStatus();
+        });
+    for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
   }
 }
 
