@@ -1,10 +1,12 @@
 // Pipelines come to what one process does, whatever their schedule, cut, data
 // and plan.
 
+#include <torch/nn/modules/dropout.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -282,6 +284,40 @@ TEST(PipelineTrainingTest, AnEvaluationChangesNothing) {
     for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
     ExpectValues(ends, InOneProcess(program, Even(3, 4)).values, kExact);
   }
+}
+
+// Half of the first layer's outputs are dropped while it trains.
+TEST(PipelineTrainingTest, LayersEvaluateAsTheirModuleDoes) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat64);
+  program.model.layers.insert(
+      program.model.layers.begin() + 1, LayerOf("dropout", [] {
+        return std::make_shared<::torch::nn::DropoutImpl>(0.5);
+      }));
+  program.options.stages = "0-2,3-4";
+  const auto losses = [](const PipelineProgram& own, bool evaluates) {
+    std::vector<double> result;
+    const auto ends = PipelineJob().Run(
+        2, [&](int) { return own; },
+        [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
+          if (evaluates) pipeline.module()->eval();
+          COXSWAIN_ASSIGN_OR_RETURN(
+              const PipelineResult seen,
+              pipeline.Evaluate(PipelineJob::NextOf(pipeline, own, 3, end)));
+          if (pipeline.has_targets()) result = seen.losses;
+          pipeline.module()->train();
+          return PipelineJob::Step(pipeline, own, 0, end).status();
+        });
+    for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+    return result;
+  };
+  // Each layer's numbers are its own, by its place.
+  PipelineProgram without = program;
+  without.model.layers[1] = {
+      "dropout", nullptr,
+      [](::torch::nn::Module*, const Tensors& x) -> Tensors { return x; }};
+  const std::vector<double> expected = losses(without, false);
+  EXPECT_EQ(losses(program, true), expected);
+  EXPECT_NE(losses(program, false), expected);
 }
 
 }  // namespace

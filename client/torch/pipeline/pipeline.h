@@ -121,7 +121,8 @@ class Pipeline {
   int window() const;
 
   // Returns a module that holds this rank's parameters and buffers, under the
-  // names that they have in the job ("layer.weight"), for an optimizer.
+  // names that they have in the job ("layer.weight"), for an optimizer. train()
+  // and eval() reach the layers' modules.
   const std::shared_ptr<::torch::nn::Module>& module() const {
     return layers_->module();
   }
@@ -150,8 +151,8 @@ class Pipeline {
   absl::StatusOr<bool> StepWithoutData();
 
   // Runs forward passes only, of any number of micro-batches, between windows.
-  // What layers do otherwise then (dropout) is up to the program: eval() of
-  // their modules.
+  // What layers do otherwise then (dropout) is up to the program:
+  // module()->eval() before, and module()->train() after it.
   absl::StatusOr<PipelineResult> Evaluate(std::vector<PipelineBatch> batches);
 
   // Returns where this rank is in its list of actions, as its heartbeats do.

@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,23 @@ namespace coxswain::torch {
 namespace {
 
 using Module = std::shared_ptr<::torch::nn::Module>;
+
+// Has the tensors of layers that are not its children, which it trains or
+// evaluates with.
+class Stages : public ::torch::nn::Module {
+ public:
+  using Layer = std::shared_ptr<::torch::nn::Module>;
+
+  Stages() : ::torch::nn::Module("stages") {}
+  void Add(Layer layer) { layers_.push_back(std::move(layer)); }
+  void train(bool on) override {
+    ::torch::nn::Module::train(on);
+    for (const Layer& layer : layers_) layer->train(on);
+  }
+
+ private:
+  std::vector<Layer> layers_;
+};
 
 // Returns the module of this name, made where there is none: "decoder.norm".
 ::torch::nn::Module& HolderOf(::torch::nn::Module& root,
@@ -121,7 +139,8 @@ void RankLayers::Join(const PipelineModel& model) {
 }
 
 void RankLayers::Register() {
-  module_ = std::make_shared<::torch::nn::Module>("stages");
+  const auto stages = std::make_shared<Stages>();
+  module_ = stages;
   const auto is_name = [this](const ::torch::Tensor& tensor) {
     return std::any_of(
         names_.begin(), names_.end(),
@@ -129,6 +148,7 @@ void RankLayers::Register() {
   };
   for (const Layer& layer : layers_) {
     if (layer.module == nullptr) continue;
+    stages->Add(layer.module);
     const auto path_of = [&](const std::string& name) {
       const std::vector<std::string> path =
           absl::StrSplit(absl::StrCat(layer.described.name, ".", name), '.');

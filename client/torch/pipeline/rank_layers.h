@@ -30,7 +30,8 @@ class RankLayers {
       const std::vector<int>& stages);
 
   // Returns a module that has the tensors of all of them, under the names that
-  // they have in the job: the trained ones once each. It computes nothing.
+  // they have in the job: the trained ones once each. It computes nothing; its
+  // train and eval are the layers', too.
   const std::shared_ptr<::torch::nn::Module>& module() const { return module_; }
 
   // Returns what the stage computes.
