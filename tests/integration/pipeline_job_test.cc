@@ -1,6 +1,7 @@
 // What a pipeline's job agrees on, and what becomes of it where its ranks
 // differ or fail.
 
+#include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -224,6 +225,24 @@ TEST(PipelineJobTest, AllRanksSkipWhatIsNotFiniteInOneStage) {
       EXPECT_TRUE(value.isfinite().all().item<bool>()) << name;
     }
   }
+}
+
+TEST(PipelineJobTest, NoOptimizerIsLeftAfterOneIsRefused) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat32);
+  program.options.ddp.zero = 1;
+  const auto ends = PipelineJob().Run(
+      2, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
+        EXPECT_NE(pipeline.sharded(), nullptr);
+        ::torch::optim::LBFGS other(pipeline.module()->parameters());
+        const absl::Status refused = pipeline.UseOptimizer(other);
+        EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_EQ(pipeline.sharded(), nullptr);
+        EXPECT_EQ(PipelineJob::Step(pipeline, program, 0, end).status(),
+                  refused);
+        return absl::OkStatus();
+      });
+  for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
 }
 
 // As after Rejoin: the options have what this worker's former rank did.

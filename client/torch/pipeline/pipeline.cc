@@ -152,7 +152,15 @@ bool Pipeline::has_targets() const {
 int Pipeline::window() const { return ddp_->accumulator().micro_batches_due(); }
 
 absl::Status Pipeline::UseOptimizer(::torch::optim::Optimizer& optimizer) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  optimizer_ = nullptr;
+  sharded_.reset();
+  COXSWAIN_RETURN_IF_ERROR(Fail(Shard(optimizer)));
   optimizer_ = &optimizer;
+  return absl::OkStatus();
+}
+
+absl::Status Pipeline::Shard(::torch::optim::Optimizer& optimizer) {
   if (ddp_->zero() == 0) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(sharded_,
                             ShardedOptimizer::Create(*ddp_, optimizer));

@@ -89,8 +89,8 @@ struct PipelineResult {
 // All ranks call everything alike, but for what their batches have. Errors: one
 // of a rank's own, as of a layer's forward, names stage, action and
 // micro-batch; the other ranks' have it, too, or what the coordinator knows of
-// the rank. After an error of Step, StepWithoutData or Evaluate nothing can be
-// trained any more: each further call returns it.
+// the rank. After an error of UseOptimizer, Step, StepWithoutData or Evaluate
+// nothing can be trained any more: each further call returns it.
 //
 // Life-cycle: within one generation of the session, which outlives it.
 // Threading: one thread; place() from any.
@@ -184,6 +184,7 @@ class Pipeline {
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);
+  absl::Status Shard(::torch::optim::Optimizer& optimizer);
   absl::Status UseSchedule(int micro_batches);
   // Takes over what this rank has of them.
   absl::Status TakeBatches(std::vector<PipelineBatch> batches);
