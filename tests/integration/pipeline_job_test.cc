@@ -5,6 +5,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <chrono>
+#include <future>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -224,6 +226,37 @@ TEST(PipelineJobTest, AllRanksSkipWhatIsNotFiniteInOneStage) {
     for (const auto& [name, value] : end.values) {
       EXPECT_TRUE(value.isfinite().all().item<bool>()) << name;
     }
+  }
+}
+
+// One that stays in the job, and so ends nobody's generation.
+TEST(PipelineJobTest, ARankWhoseLayersCannotBeMadeEndsTheOthersWaits) {
+  const PipelineProgram program = Mlp(4, ::torch::kFloat32);
+  std::promise<void> other_has_failed;
+  const auto ends = PipelineJob().Run(
+      2,
+      [&](int rank) {
+        PipelineProgram own = program;
+        own.before_leave = [&, rank] {
+          if (rank == 0) other_has_failed.set_value();
+          if (rank == 1) {
+            other_has_failed.get_future().wait_for(std::chrono::minutes(2));
+          }
+        };
+        if (rank == 1) {
+          // Not when the job is described.
+          own.model.layers[3].make = [make = own.model.layers[3].make,
+                                      calls = 0]() mutable {
+            if (++calls == 2) throw std::runtime_error("no memory");
+            return make();
+          };
+        }
+        return own;
+      },
+      OneStep(program));
+  for (const PipelineEnd& end : ends) {
+    EXPECT_THAT(end.status.message(),
+                HasSubstr("layer \"block3\": making it: no memory"));
   }
 }
 

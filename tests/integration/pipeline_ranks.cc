@@ -88,6 +88,7 @@ std::vector<PipelineEnd> PipelineJob::Run(
         return absl::OkStatus();
       };
       const absl::Status status = train();
+      if (own.before_leave) own.before_leave();
       session->Leave(status.ok() ? "done" : status.message(), !status.ok())
           .IgnoreError();
       return status;

@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
   COXSWAIN_ASSIGN_OR_RETURN(MeshGroups groups, GroupsOf(session));
   std::unique_ptr<Pipeline> pipeline(
       new Pipeline(session, std::move(groups), std::move(loss), options));
-  COXSWAIN_RETURN_IF_ERROR(pipeline->Connect(model));
+  COXSWAIN_RETURN_IF_ERROR(pipeline->Fail(pipeline->Connect(model)));
   return pipeline;
 }
 
@@ -360,7 +360,7 @@ absl::Status Pipeline::Fail(const absl::Status& status) {
   for (const auto* group : {&groups_.pp, &groups_.data}) {
     (*group)->communicator().Abort(status.message());
   }
-  tied_->Abort(status.message());
+  if (tied_ != nullptr) tied_->Abort(status.message());
   status_ =
       Explain(session_, status,
               MayComeFromPeers(status) ? kReasonTimeout : absl::ZeroDuration());

@@ -101,7 +101,8 @@ class Pipeline {
   // with
   //   INVALID_ARGUMENT     the options, or the model, do not fit the plan
   //   FAILED_PRECONDITION  the job's plan has no pipeline
-  // and as DistributedDataParallel::Create and PipelineExecutor::Create.
+  // and as DistributedDataParallel::Create and PipelineExecutor::Create. An
+  // error of one rank ends what the others wait for in its groups.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(
       Session& session, const PipelineModel& model, PipelineLoss loss,
       const PipelineOptions& options);
