@@ -65,6 +65,23 @@ TEST(PipelineJobTest, OtherStagesOrSchedulesAreRefusedWhenRanksJoin) {
   }
 }
 
+TEST(PipelineJobTest, OtherTiesAreRefusedWhenRanksJoin) {
+  const PipelineProgram program = TiedTokens();
+  const auto ends = PipelineJob().Run(
+      2,
+      [&](int rank) {
+        PipelineProgram own = program;
+        if (rank == 1) own.model.ties.clear();
+        return own;
+      },
+      OneStep(program));
+  for (const PipelineEnd& end : ends) {
+    EXPECT_EQ(end.status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(end.status.message(),
+                HasSubstr("ties: embedding.weight=head.weight"));
+  }
+}
+
 // Also where no window of theirs is exchanged, so that nothing is announced.
 TEST(PipelineJobTest, ARankThatLeavesAMicroBatchOutIsNamed) {
   struct Case {
@@ -230,6 +247,33 @@ TEST(PipelineJobTest, AllRanksSkipWhatIsNotFiniteInOneStage) {
 }
 
 // One that stays in the job, and so ends nobody's generation.
+// A program that joins with another model or other options than it trains.
+TEST(PipelineJobTest, OtherStagesOrTiesThanTheOthersAreRefusedAfterJoining) {
+  const PipelineProgram program = TiedTokens();
+  for (const bool stages : {true, false}) {
+    const auto ends = PipelineJob().Run(
+        4,
+        [&](int rank) {
+          PipelineProgram own = program;
+          own.after_join = [stages, rank](PipelineProgram& mine) {
+            if (rank != 3) return;
+            if (stages) mine.options.stages = "0,1-3";
+            if (!stages) mine.model.ties.clear();
+          };
+          return own;
+        },
+        OneStep(program));
+    for (const int rank : {1, 2, 3}) {
+      const absl::Status& status = ends[static_cast<size_t>(rank)].status;
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(status.message(),
+                  AllOf(HasSubstr("the layers of a pipeline's stages"),
+                        HasSubstr("are others on rank 3")));
+    }
+    EXPECT_FALSE(ends[0].status.ok());
+  }
+}
+
 TEST(PipelineJobTest, ARankWhoseLayersCannotBeMadeEndsTheOthersWaits) {
   const PipelineProgram program = Mlp(4, ::torch::kFloat32);
   std::promise<void> other_has_failed;

@@ -63,7 +63,7 @@ std::vector<PipelineEnd> PipelineJob::Run(
   InThreads(ranks, [&](int slot) {
     at::set_num_threads(1);
     PipelineEnd& end = ends[static_cast<size_t>(slot)];
-    const PipelineProgram own = program(slot);
+    PipelineProgram own = program(slot);
     SessionOptions options;
     options.coordinator = operator_->address();
     options.job = kJob;
@@ -77,6 +77,7 @@ std::vector<PipelineEnd> PipelineJob::Run(
                                 DescribeJob(own.model, own.options));
       COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                                 Session::Join(options, manifest));
+      if (own.after_join) own.after_join(own);
       const auto train = [&]() -> absl::Status {
         COXSWAIN_ASSIGN_OR_RETURN(
             const std::unique_ptr<Pipeline> pipeline,

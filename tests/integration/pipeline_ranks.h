@@ -33,6 +33,8 @@ struct PipelineProgram {
   // Returns a micro-batch by its number in the data of this index, with all
   // that any rank has of it.
   std::function<PipelineBatch(int data_index, int64_t number)> data;
+  // If set: changes what this rank trains, after it has joined with it.
+  std::function<void(PipelineProgram&)> after_join;
   // Called before this rank leaves, if set.
   std::function<void()> before_leave;
 };

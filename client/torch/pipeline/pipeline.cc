@@ -66,6 +66,7 @@ absl::Status Pipeline::Connect(const PipelineModel& model) {
                              plan.WindowOf(data_index(), data_ranks())));
   COXSWAIN_ASSIGN_OR_RETURN(const StageCut cut,
                             CutOf(model, options_, schedule.stages()));
+  COXSWAIN_RETURN_IF_ERROR(CompareModels(model, cut));
   COXSWAIN_ASSIGN_OR_RETURN(
       layers_,
       RankLayers::Make(model, cut, schedule.StagesOf(groups_.pp->rank())));
@@ -78,6 +79,19 @@ absl::Status Pipeline::Connect(const PipelineModel& model) {
           options_.executor.timeout));
   COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
   return MakeStages(schedule);
+}
+
+// Join has compared manifests, which need not be of this model and options.
+absl::Status Pipeline::CompareModels(const PipelineModel& model,
+                                     const StageCut& cut) {
+  const std::string own = absl::StrCat(cut.ToString(), ", ties [",
+                                       TiesOf(model), "], schedule ", spec_);
+  for (const auto& group : {groups_.pp, groups_.data}) {
+    COXSWAIN_RETURN_IF_ERROR(
+        CompareTexts(*group, "the layers of a pipeline's stages, and its ties",
+                     own, options_.executor.timeout));
+  }
+  return absl::OkStatus();
 }
 
 // The wrapper's ranks are those of one stage, and files are each rank's own.

@@ -26,6 +26,7 @@
 #include "client/torch/pipeline/pipeline_options.h"
 #include "client/torch/pipeline/rank_comparison.h"
 #include "client/torch/pipeline/rank_layers.h"
+#include "client/torch/pipeline/stage_cut.h"
 #include "client/torch/pipeline/tied_parameters.h"
 #include "client/torch/pipeline/torch_stage.h"
 #include "client/torch/pipeline/window_stage.h"
@@ -100,7 +101,8 @@ class Pipeline {
   // joined with DescribeJob's manifest of the same model and options. Fails
   // with
   //   INVALID_ARGUMENT     the options, or the model, do not fit the plan
-  //   FAILED_PRECONDITION  the job's plan has no pipeline
+  //   FAILED_PRECONDITION  the job's plan has no pipeline, or ranks have other
+  //                        stages or ties than others
   // and as DistributedDataParallel::Create and PipelineExecutor::Create. An
   // error of one rank ends what the others wait for in its groups.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(
@@ -182,6 +184,7 @@ class Pipeline {
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
   absl::Status Connect(const PipelineModel& model);
+  absl::Status CompareModels(const PipelineModel& model, const StageCut& cut);
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);

@@ -209,6 +209,13 @@ TEST(DescribePipelineJobTest, IsOfTheWholeModelOnAllRanks) {
   EXPECT_EQ(manifest->terms.pipeline, "1f1b");
   EXPECT_EQ(manifest->settings.at("stages"), "0-1,2-3");
   EXPECT_EQ(manifest->settings.at("pipeline_hash").size(), 16u);
+  EXPECT_EQ(manifest->settings.count("ties"), 0u);
+
+  PipelineModel tied = FourLayers();
+  tied.ties = {{"a.weight", "b.weight"}, {"b.bias", "a.bias"}};
+  const auto with_ties = DescribeJob(tied, TwoStages());
+  ASSERT_OK(with_ties);
+  EXPECT_EQ(with_ties->settings.at("ties"), "a.weight=b.weight,b.bias=a.bias");
 
   PipelineOptions other = TwoStages();
   other.ddp.terms.pipeline = "interleaved";

@@ -1,12 +1,14 @@
 #include "client/torch/pipeline/pipeline_options.h"
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_join.h"
 #include "base/mesh.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "schedule/pipeline/generate.h"
 #include "schedule/pipeline/schedule.h"
@@ -16,6 +18,8 @@ namespace {
 
 constexpr char kDefaultPipeline[] = "1f1b";
 constexpr char kByParameters[] = "parameters";
+// Of their words; a setting has a limit of its own.
+constexpr size_t kMostOfTies = 1000;
 
 absl::StatusOr<int> RanksOf(const PipelineOptions& options) {
   if (options.mesh.empty()) return 1;
@@ -85,6 +89,16 @@ absl::StatusOr<StageCut> CutOf(const std::vector<int64_t>& elements,
 
 }  // namespace
 
+std::string TiesOf(const PipelineModel& model) {
+  const std::string all =
+      absl::StrJoin(model.ties, ",", [](std::string* out, const Tie& tie) {
+        absl::StrAppend(out, tie.first, "=", tie.second);
+      });
+  if (all.size() <= kMostOfTies) return all;
+  return absl::StrCat(all.substr(0, kMostOfTies), "... of ", model.ties.size(),
+                      ", ", absl::Hex(StableHash(all), absl::kZeroPad16));
+}
+
 absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
                                const PipelineOptions& options, int stages) {
   std::vector<int64_t> elements(model.layers.size());
@@ -117,6 +131,7 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
       DescribeJob(std::move(described.parameters), options.hook, ddp);
   manifest.mesh = options.mesh;
   manifest.settings["stages"] = cut.ToString();
+  if (!model.ties.empty()) manifest.settings["ties"] = TiesOf(model);
   manifest.settings["pipeline_hash"] =
       absl::StrCat(absl::Hex(schedule.Hash(), absl::kZeroPad16));
   return manifest;

@@ -40,11 +40,15 @@ struct PipelineOptions {
 };
 
 // Returns what the ranks of a pipeline's job are to have in common: the whole
-// model's parameters, the mesh, the schedule and the stages' layers, the same
-// on all ranks. Makes the layers one after the other. Fails with
+// model's parameters, the mesh, the schedule, the stages' layers and the ties,
+// the same on all ranks. Makes the layers one after the other. Fails with
 // INVALID_ARGUMENT, naming what does not fit, and as Describe.
 absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
                                         const PipelineOptions& options);
+
+// Returns the model's ties in words, "embedding.weight=head.weight"; empty: it
+// has none. Of many it has the first ones and a hash of all.
+std::string TiesOf(const PipelineModel& model);
 
 // Returns the stages' layers. Fails with INVALID_ARGUMENT.
 absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
