@@ -8,12 +8,14 @@
 #include <chrono>
 #include <future>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -302,6 +304,59 @@ TEST(PipelineJobTest, ARankWhoseLayersCannotBeMadeEndsTheOthersWaits) {
     EXPECT_THAT(end.status.message(),
                 HasSubstr("layer \"block3\": making it: no memory"));
   }
+}
+
+// ---- heartbeats ----
+
+TEST(PipelineJobTest, MicroBatchesAreCountedOnce) {
+  const PipelineProgram program = Mlp(4, ::torch::kFloat32);
+  PipelineJob job;
+  const auto ends = job.Run(
+      2, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session& session,
+          PipelineEnd* end) -> absl::Status {
+        COXSWAIN_RETURN_IF_ERROR(
+            PipelineJob::Step(pipeline, program, 0, end).status());
+        // Heartbeats of the step's end have all of it.
+        int64_t counted = 0;
+        const absl::Status seen = job.Await([&](const v1::WhyResponse& why) {
+          const v1::RankProgress& rank = why.ranks(session.rank());
+          counted = rank.micro_batches();
+          return rank.pipeline() == "between steps";
+        });
+        EXPECT_EQ(counted, 4);
+        COXSWAIN_RETURN_IF_ERROR(seen);
+        // What is known of a job's pipeline needs all of its ranks.
+        return session.Barrier("", "seen", absl::Minutes(1));
+      });
+  for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+}
+
+TEST(PipelineJobTest, APipelineThatEndsLeavesThePlaceOfAnother) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat32);
+  program.options.mesh = "";
+  PipelineJob job;
+  const auto ends = job.Run(
+      1, [&](int) { return program; },
+      [&](Pipeline&, Session& session, PipelineEnd* end) -> absl::Status {
+        const auto make = [&] {
+          return Pipeline::Create(session, program.model, program.loss,
+                                  program.options);
+        };
+        absl::StatusOr<std::unique_ptr<Pipeline>> ended = make();
+        COXSWAIN_RETURN_IF_ERROR(ended.status());
+        COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Pipeline> other,
+                                  make());
+        ended->reset();
+        const auto optimizer = MakeAdam(other->module()->parameters());
+        COXSWAIN_RETURN_IF_ERROR(other->UseOptimizer(*optimizer));
+        COXSWAIN_RETURN_IF_ERROR(
+            PipelineJob::Step(*other, program, 0, end).status());
+        return job.Await([](const v1::WhyResponse& why) {
+          return why.ranks(0).pipeline() == "between steps";
+        });
+      });
+  EXPECT_OK(ends[0].status);
 }
 
 TEST(PipelineJobTest, NoOptimizerIsLeftAfterOneIsRefused) {

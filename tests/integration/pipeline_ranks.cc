@@ -9,6 +9,7 @@
 #include <torch/utils.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
@@ -169,6 +170,19 @@ absl::Status PipelineJob::Propose(
   request.mutable_fence()->set_request_id(
       static_cast<uint64_t>(described.jobs(0).plan().version()) + 4711);
   return operator_->ProposePlan(request, {}).status();
+}
+
+absl::Status PipelineJob::Await(
+    const std::function<bool(const v1::WhyResponse&)>& done) {
+  const absl::Time end = absl::Now() + kTimeout;
+  v1::WhyRequest request;
+  request.set_job(kJob);
+  while (absl::Now() < end) {
+    COXSWAIN_ASSIGN_OR_RETURN(const v1::WhyResponse why,
+                              operator_->Why(request, {}));
+    if (done(why)) return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError("the coordinator does not see it");
 }
 
 // ---- one process ----

@@ -80,6 +80,9 @@ class PipelineJob {
 
   // Proposes a change of the plan, from the next step on.
   absl::Status Propose(const std::function<void(v1::Plan&)>& change);
+  // Asks the coordinator about the job, again and again, until `done` with its
+  // answer; fails with DEADLINE_EXCEEDED.
+  absl::Status Await(const std::function<bool(const v1::WhyResponse&)>& done);
   server::Coordinator& coordinator() { return *coordinator_; }
 
  private:

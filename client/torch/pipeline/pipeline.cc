@@ -42,7 +42,8 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
   return pipeline;
 }
 
-Pipeline::~Pipeline() { session_.SetPipelinePlace(nullptr); }
+// The session may ask another pipeline by now.
+Pipeline::~Pipeline() { *has_ended_ = true; }
 
 absl::Status Pipeline::Connect(const PipelineModel& model) {
   DistributedDataParallelOptions& ddp = options_.ddp;
@@ -140,9 +141,8 @@ absl::Status Pipeline::MakeStages(const pipeline::Schedule& schedule) {
           [&](const ::torch::Tensor& any) { return any.is_same(one); });
       parameters.push_back(static_cast<int>(found - all.begin()));
     }
-    stage.window = std::make_unique<WindowStage>(
-        stage.torch.get(), ddp_.get(), std::move(parameters),
-        [this] { session_.schedule().NoteMicroBatch(); });
+    stage.window = std::make_unique<WindowStage>(stage.torch.get(), ddp_.get(),
+                                                 std::move(parameters));
     runners.push_back(stage.window.get());
     stages_.push_back(std::move(stage));
   }
@@ -150,7 +150,12 @@ absl::Status Pipeline::MakeStages(const pipeline::Schedule& schedule) {
       executor_,
       PipelineExecutor::Create(schedule, &groups_.pp->communicator(),
                                std::move(runners), options_.executor));
-  session_.SetPipelinePlace(executor_->PlaceSource());
+  session_.SetPipelinePlace(
+      [source = executor_->PlaceSource(),
+       has_ended = has_ended_]() -> std::optional<PipelinePlace> {
+        if (*has_ended) return std::nullopt;
+        return source();
+      });
   return absl::OkStatus();
 }
 

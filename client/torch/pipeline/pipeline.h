@@ -5,6 +5,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -220,6 +221,9 @@ class Pipeline {
   std::unique_ptr<ShardedOptimizer> sharded_;
   std::vector<Stage> stages_;
   std::unique_ptr<PipelineExecutor> executor_;
+  // Shared with the session, which asks for the place.
+  const std::shared_ptr<std::atomic<bool>> has_ended_ =
+      std::make_shared<std::atomic<bool>>(false);
   Window window_;
 };
 

@@ -13,17 +13,12 @@ absl::Status WindowStage::Run(const std::function<absl::Status()>& pass) {
   const bool last = --left_ == 0 && in_window_;
   if (last) COXSWAIN_RETURN_IF_ERROR(ddp_.BeginLastPass(parameters_));
   COXSWAIN_RETURN_IF_ERROR(pass());
-  if (last) COXSWAIN_RETURN_IF_ERROR(ddp_.EndLastPass());
-  on_pass_();
-  return absl::OkStatus();
+  return last ? ddp_.EndLastPass() : absl::OkStatus();
 }
 
 absl::Status WindowStage::Forward(int micro_batch, Activations inputs,
                                   Activations* outputs) {
-  COXSWAIN_RETURN_IF_ERROR(
-      stage_.Forward(micro_batch, std::move(inputs), outputs));
-  on_pass_();
-  return absl::OkStatus();
+  return stage_.Forward(micro_batch, std::move(inputs), outputs);
 }
 
 absl::Status WindowStage::Backward(int micro_batch,

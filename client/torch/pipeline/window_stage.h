@@ -16,14 +16,10 @@ namespace coxswain::torch {
 class WindowStage : public StageRunner {
  public:
   // Both outlive it. `parameters` are those that the stage completes, by the
-  // wrapper's numbers; `on_pass` is called after each pass, as a sign of
-  // progress.
+  // wrapper's numbers.
   WindowStage(StageRunner* stage, DistributedDataParallel* ddp,
-              std::vector<int> parameters, std::function<void()> on_pass)
-      : stage_(*stage),
-        ddp_(*ddp),
-        parameters_(std::move(parameters)),
-        on_pass_(std::move(on_pass)) {}
+              std::vector<int> parameters)
+      : stage_(*stage), ddp_(*ddp), parameters_(std::move(parameters)) {}
 
   // Between steps: whether there is a window from now on. At first there is.
   void SetInWindow(bool in_window) { in_window_ = in_window; }
@@ -46,7 +42,6 @@ class WindowStage : public StageRunner {
   StageRunner& stage_;
   DistributedDataParallel& ddp_;
   const std::vector<int> parameters_;
-  const std::function<void()> on_pass_;
   bool in_window_ = true;
   int left_ = 0;  // of these passes
 };
