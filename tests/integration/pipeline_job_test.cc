@@ -4,9 +4,13 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -18,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/reduce/trace_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/pipeline_ranks.h"
@@ -26,7 +31,7 @@ namespace coxswain::torch::pipeline_job_test {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr double kExact = 1e-12;
@@ -304,6 +309,24 @@ TEST(PipelineJobTest, ARankWhoseLayersCannotBeMadeEndsTheOthersWaits) {
     EXPECT_THAT(end.status.message(),
                 HasSubstr("layer \"block3\": making it: no memory"));
   }
+}
+
+TEST(PipelineJobTest, ATraceLeavesTheProgramsOwnOnStep) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat32);
+  program.options.mesh = "";
+  program.options.ddp.trace_file =
+      absl::StrCat(testing::TempDir(), "/pipeline-", getpid(), ".json");
+  std::vector<int64_t> seen;
+  program.options.executor.on_step =
+      [&](int64_t step, const std::vector<TimedAction>& actions) {
+        seen.push_back(step);
+        EXPECT_FALSE(actions.empty());
+      };
+  PipelineJob().Train(1, program, 2);
+  EXPECT_THAT(seen, ElementsAre(0, 1));
+  std::ifstream file(TracePath(program.options.ddp.trace_file, 0));
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, HasSubstr("0F0"));
 }
 
 // ---- heartbeats ----

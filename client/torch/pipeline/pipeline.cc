@@ -101,7 +101,13 @@ absl::Status Pipeline::OpenTrace() {
   if (path.empty()) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<TraceFile> trace,
                             TraceFile::Open(path, session_.rank()));
-  options_.executor.on_step = TraceActions(trace);
+  options_.executor.on_step =
+      [own = std::exchange(options_.executor.on_step, nullptr),
+       write = TraceActions(trace)](int64_t step,
+                                    const std::vector<TimedAction>& actions) {
+        if (own) own(step, actions);
+        write(step, actions);
+      };
   AddTrace(std::move(trace), path, &options_.ddp.reducer);
   return absl::OkStatus();
 }

@@ -36,6 +36,7 @@ struct PipelineOptions {
   // Which layers each stage has: "0-3,4-7"; "parameters", so that the largest
   // stage has as few as can be; or empty, as many layers in each.
   std::string stages;
+  // With ddp.trace_file on_step is called, too.
   PipelineExecutorOptions executor;
 };
 
