@@ -187,6 +187,21 @@ absl::Status PipelineJob::Await(
 
 // ---- one process ----
 
+namespace {
+
+void ExpectTied(const std::vector<StageLayer>& layers, size_t ties) {
+  size_t found = 0;
+  for (const StageLayer& layer : layers) {
+    for (const StageParameter& one : layer.parameters) {
+      EXPECT_EQ(one.used.data_ptr(), one.trained.data_ptr());
+      if (!one.used.is_same(one.trained)) ++found;
+    }
+  }
+  EXPECT_EQ(found, ties);
+}
+
+}  // namespace
+
 OneProcess InOneProcess(const PipelineProgram& program, const Windows& windows,
                         double max_norm) {
   const int count = static_cast<int>(program.model.layers.size());
@@ -195,6 +210,7 @@ OneProcess InOneProcess(const PipelineProgram& program, const Windows& windows,
   EXPECT_OK(made);
   const RankLayers& whole = **made;
   const std::vector<StageLayer> layers = whole.LayersOf(0);
+  ExpectTied(layers, program.model.ties.size());
   const auto optimizer = MakeAdam(whole.module()->parameters());
   OneProcess result;
   std::map<size_t, int64_t> taken;
@@ -227,6 +243,7 @@ OneProcess InOneProcess(const PipelineProgram& program, const Windows& windows,
     optimizer->step();
     optimizer->zero_grad();
   }
+  ExpectTied(layers, program.model.ties.size());
   result.values = ValuesOf(*whole.module());
   return result;
 }
@@ -369,6 +386,21 @@ PipelineProgram TiedTokens() {
     batch.targets = {Tokens(2, length, kVocabulary, data_index + 50, number)};
     batch.weight = static_cast<double>(2 * length);
     return batch;
+  };
+  return program;
+}
+
+PipelineProgram TiedTokensByHand() {
+  PipelineProgram program = TiedTokens();
+  program.model.ties.clear();
+  const auto table = std::make_shared<std::shared_ptr<::torch::nn::Module>>();
+  PipelineLayer& embedding = program.model.layers.front();
+  embedding.make = [table, make = embedding.make] { return *table = make(); };
+  PipelineLayer& head = program.model.layers.back();
+  head.make = nullptr;
+  head.forward = [table, forward = head.forward](::torch::nn::Module*,
+                                                 const Tensors& x) {
+    return forward(table->get(), x);
   };
   return program;
 }

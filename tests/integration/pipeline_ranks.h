@@ -90,7 +90,8 @@ class PipelineJob {
   std::shared_ptr<CoordinatorStub> operator_;
 };
 
-// What one process comes to that has all data.
+// What one process comes to that has all data. Expects what is tied to have one
+// memory there.
 struct OneProcess {
   ValuesByName values;
   std::vector<double> losses;  // of data index 0
@@ -112,6 +113,9 @@ PipelineProgram Mlp(int layers, ::torch::ScalarType type);
 // A language model whose embedding and head are tied, over an odd vocabulary;
 // micro-batches weigh their tokens.
 PipelineProgram TiedTokens();
+// The same with one tensor in both places, which the program shares itself: of
+// one process.
+PipelineProgram TiedTokensByHand();
 // An encoder, whose output and mask a decoder's layers pass on; sequences
 // differ in length from one micro-batch to the next.
 PipelineProgram EncoderDecoder();

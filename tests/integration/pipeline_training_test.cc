@@ -103,12 +103,28 @@ TEST(PipelineTrainingTest, TiedWeightsAreOneOnSeveralRanks) {
     PipelineProgram program = TiedTokens();
     program.options.ddp.terms.pipeline = pipeline;
     const auto ends = PipelineJob().Train(2, program, kSteps);
-    const OneProcess alone = InOneProcess(program, Even(kSteps, 4));
+    const OneProcess alone = InOneProcess(TiedTokensByHand(), Even(kSteps, 4));
     ExpectValues(ends, alone.values, kExact);
     ExpectLosses(ends[1].losses, alone.losses, kExact);
     EXPECT_TRUE(::torch::equal(ends[0].values.at("embedding.weight"),
                                ends[1].values.at("head.weight")));
   }
+}
+
+// One of the first and the last of three stages, and one of neighbours.
+TEST(PipelineTrainingTest, TiesMayBeAcrossStages) {
+  PipelineProgram program = TiedTokens();
+  program.model.ties.push_back({"first.linear.weight", "second.linear.weight"});
+  program.options.mesh = "pp=3,dp=*";
+  program.options.stages = "0,1,2-3";
+  const auto ends = PipelineJob().Train(3, program, kSteps);
+  const OneProcess alone = InOneProcess(program, Even(kSteps, 4));
+  ExpectValues(ends, alone.values, kExact);
+  ExpectLosses(ends[2].losses, alone.losses, kExact);
+  EXPECT_TRUE(::torch::equal(ends[0].values.at("embedding.weight"),
+                             ends[2].values.at("head.weight")));
+  EXPECT_TRUE(::torch::equal(ends[1].values.at("first.linear.weight"),
+                             ends[2].values.at("second.linear.weight")));
 }
 
 // A hook draws by a parameter's name, also where there are no replicas.
@@ -185,6 +201,61 @@ TEST(PipelineTrainingTest, AWindowIsCarriedIntoTheNextEpoch) {
   ExpectValues(ends, InOneProcess(program, Even(3, 4, 2)).values, kExact);
 }
 
+// Each epoch of seven micro-batches gives its last three up.
+TEST(PipelineTrainingTest, ATailIsDropped) {
+  PipelineProgram program = TiedTokens();
+  program.options.ddp.terms.tail = schedule::TailPolicy::kDrop;
+  const auto ends = PipelineJob().Run(
+      4, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
+        for (int epoch = 0; epoch < 3; ++epoch) {
+          for (const int count : {4, 3}) {
+            COXSWAIN_ASSIGN_OR_RETURN(
+                const PipelineResult result,
+                PipelineJob::Step(pipeline, program, count, end));
+            EXPECT_EQ(result.stepped, count == 4);
+          }
+        }
+        EXPECT_EQ(pipeline.ddp().optimizer_steps(), 3);
+        return absl::OkStatus();
+      });
+  for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+  PipelineProgram without = program;
+  without.data = [&](int data_index, int64_t number) {
+    return program.data(data_index, number / 4 * 7 + number % 4);
+  };
+  ExpectValues(ends, InOneProcess(without, Even(3, 4, 2)).values, kExact);
+}
+
+// The second data index takes part in the first one's last steps.
+TEST(PipelineTrainingTest, ADataIndexWithoutDataWaitsForAll) {
+  PipelineProgram program = TiedTokens();
+  program.options.ddp.terms.uneven_data = schedule::UnevenData::kWaitForAll;
+  const auto ends = PipelineJob().Run(
+      4, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
+        const int own = pipeline.data_index() == 0 ? 4 : 2;
+        for (int step = 0; step < own; ++step) {
+          COXSWAIN_RETURN_IF_ERROR(
+              PipelineJob::Step(pipeline, program, 0, end).status());
+        }
+        int without = 0;
+        while (true) {
+          COXSWAIN_ASSIGN_OR_RETURN(const bool more,
+                                    pipeline.StepWithoutData());
+          if (!more) break;
+          ++without;
+        }
+        EXPECT_EQ(without, 4 - own);
+        return absl::OkStatus();
+      });
+  for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+  const OneProcess alone =
+      InOneProcess(program, {{4, 4}, {4, 4}, {4, 0}, {4, 0}});
+  ExpectValues(ends, alone.values, kExact);
+  ExpectLosses(ends[2].losses, alone.losses, kExact);
+}
+
 // One of 0 counts for nothing, even as the last one, and if its loss is none.
 TEST(PipelineTrainingTest, AnEmptyMicroBatchCountsForNothing) {
   for (const std::string pipeline : {"1f1b", "zb_h1"}) {
@@ -236,6 +307,19 @@ TEST(PipelineTrainingTest, ClippingIsThatOfOneProcess) {
     ExpectValues(ends, InOneProcess(program, Even(5, 4, 2), kMaxNorm).values,
                  1e-9);
   }
+}
+
+// Ranks along shard have other data, and share the optimizer's state.
+TEST(PipelineTrainingTest, SlicesAlongShardClipAsOneProcess) {
+  constexpr double kMaxNorm = 0.05;
+  PipelineProgram program = TiedTokens();
+  program.options.mesh = "pp=2,shard=2";
+  program.options.ddp.zero = 1;
+  program.options.ddp.terms.commit_vote = true;
+  program.options.ddp.reducer.max_norm = kMaxNorm;
+  const auto ends = PipelineJob().Train(4, program, 5);
+  ExpectValues(ends, InOneProcess(program, Even(5, 4, 2), kMaxNorm).values,
+               1e-9);
 }
 
 // A pipeline's stages compress their gradients as replicas of the whole model
