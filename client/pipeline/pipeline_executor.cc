@@ -190,6 +190,12 @@ absl::Status PipelineExecutor::Run() {
   return status;
 }
 
+void PipelineExecutor::PassStep() {
+  const auto& list =
+      schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
+  places_->Pass(static_cast<int>(list.size()), schedule_.micro_batches());
+}
+
 absl::Status PipelineExecutor::RunActions() {
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];

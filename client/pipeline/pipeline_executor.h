@@ -51,7 +51,7 @@ inline constexpr size_t kMaxTimedActions = size_t{1} << 16;
 // in their errors; then the executor is of no use any more. The tags of
 // channels from 0x70000000 on are its own.
 //
-// Threading: Create, SetSchedule and Run by one thread at a time; place from
+// Threading: Create, SetSchedule, PassStep and Run by one thread at a time; place from
 // any thread. The stages are called on the thread of Run.
 class PipelineExecutor {
  public:
@@ -77,6 +77,11 @@ class PipelineExecutor {
   // Runs a step. Returns once this rank's list is done and what it has sent is
   // on its way. An error has the stage and the action: "stage 2, 2F7: ...".
   absl::Status Run();
+
+  // Counts a step that the other ranks run, and this pipeline does not, as it
+  // has no data for it: its ranks are at the end of their lists from now on. So
+  // that the step in place() is that of all ranks.
+  void PassStep();
 
   // Where this rank is in its list, and how long its passes take.
   PipelinePlace place() const { return places_->place(); }

@@ -296,6 +296,15 @@ TEST_P(PipelineExecutorTest, APlaceIsKnownAlsoOnceTheExecutorHasEnded) {
   EXPECT_EQ(place->passes[0].stage, 1);
 }
 
+TEST_P(PipelineExecutorTest, AStepThatIsPassedCounts) {
+  ASSERT_NO_FATAL_FAILURE(Make(ScheduleOf("1f1b", 2, 2)));
+  for (const auto& status : Run()) ASSERT_OK(status);
+  ranks_[1].executor->PassStep();
+  const PipelinePlace place = ranks_[1].executor->place();
+  EXPECT_EQ(place.step, 1);
+  EXPECT_EQ(place.action, 8);  // as many as its list has
+}
+
 TEST_P(PipelineExecutorTest, TheActionsOfAStepAreTraced) {
   const std::string path = testing::TempDir() + "/pipeline_trace.json";
   ASSERT_OK_AND_ASSIGN(std::shared_ptr<TraceFile> trace,

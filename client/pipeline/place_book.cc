@@ -39,6 +39,11 @@ void PlaceBook::Begin(int micro_batches) {
   in_action_ = false;
 }
 
+void PlaceBook::Pass(int actions, int micro_batches) {
+  Begin(micro_batches);
+  End(actions);
+}
+
 void PlaceBook::Leave(absl::Time now) {
   if (!in_action_) return;
   in_action_ = false;

@@ -40,6 +40,8 @@ class PlaceBook {
   void Enter(int at, const pipeline::Action& action);
   // It comes to the end of its list, which has so many.
   void End(int actions);
+  // A step in which it computes nothing: the list's end is where it is in it.
+  void Pass(int actions, int micro_batches);
   // The action that it is in has failed: it is no measure of later ones.
   void Fail();
 

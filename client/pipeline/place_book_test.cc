@@ -44,6 +44,21 @@ TEST(PlaceBookTest, APlaceIsTheActionAndHowLongItHasTaken) {
   EXPECT_EQ(book.place().micro_batches, 3);
 }
 
+TEST(PlaceBookTest, AStepThatIsPassedIsAtItsEnd) {
+  FakeClock clock;
+  PlaceBook book(&clock);
+  book.Begin(4);
+  book.Enter(0, kForward);
+  book.End(1);
+  clock.Advance(absl::Minutes(6));
+  book.Pass(7, 3);
+  const PipelinePlace place = book.place();
+  EXPECT_EQ(place.step, 1);
+  EXPECT_EQ(place.action, 7);
+  EXPECT_EQ(place.micro_batches, 3);
+  EXPECT_EQ(place.in_it, absl::ZeroDuration());
+}
+
 TEST(PlaceBookTest, TimesOfPassesAreTheMediansOfTheLast) {
   FakeClock clock;
   PlaceBook book(&clock);

@@ -184,6 +184,31 @@ TEST(PipelineJobTest, AChangeOfThePlanLandsOnOneStep) {
   }
 }
 
+// What the coordinator compares, to find the rank that holds up the others.
+TEST(PipelineJobTest, RanksWithoutDataCountTheStepsOfTheOthers) {
+  PipelineProgram program = Mlp(4, ::torch::kFloat64);
+  program.options.ddp.terms.uneven_data = schedule::UnevenData::kWaitForAll;
+  std::vector<int64_t> steps(4);
+  const auto ends = PipelineJob().Run(
+      4, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session& session,
+          PipelineEnd* end) -> absl::Status {
+        const int own = pipeline.data_index() == 0 ? 5 : 2;
+        for (int step = 0; step < own; ++step) {
+          COXSWAIN_RETURN_IF_ERROR(
+              PipelineJob::Step(pipeline, program, 0, end).status());
+        }
+        for (bool more = true; more;) {
+          COXSWAIN_ASSIGN_OR_RETURN(more, pipeline.StepWithoutData());
+        }
+        steps[static_cast<size_t>(session.rank())] = pipeline.place().step;
+        return absl::OkStatus();
+      });
+  for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+  EXPECT_THAT(steps, ::testing::Each(steps[0]));
+  EXPECT_GE(steps[0], 5);
+}
+
 TEST(PipelineJobTest, APlanThatMovesLayersIsRefused) {
   PipelineProgram program = Mlp(4, ::torch::kFloat64);
   PipelineJob job;

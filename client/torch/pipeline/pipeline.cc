@@ -330,6 +330,7 @@ absl::StatusOr<bool> Pipeline::StepWithoutData() {
   window_ = Window();
   COXSWAIN_RETURN_IF_ERROR(Fail(AgreeOn(PipelineCall::Kind::kStepWithoutData)));
   ddp_->SetPipelineHash(0);
+  executor_->PassStep();
   const absl::StatusOr<bool> more = ddp_->StepWithoutData();
   COXSWAIN_RETURN_IF_ERROR(Fail(more.status()));
   if (!*more) return false;
