@@ -345,7 +345,7 @@ class Search {
     holder.waiters = static_cast<int>(reached.size()) - 1;
     const std::vector<int>& direct = waited_by[static_cast<size_t>(rank)];
     holder.directly = static_cast<int>(direct.size());
-    // It may have moved since its report, but not since they began to wait.
+    // It holds up the others since they wait for it, whatever it did before.
     absl::Duration waited;
     for (const int waiter : direct) {
       if (Of(waiter).place.has_value()) {
@@ -356,11 +356,9 @@ class Search {
     const std::optional<PipelinePlace>& place = Of(rank).place;
     if (Known(rank)) {
       holder.step = At(rank).step;
-      holder.since = At(rank).by_messages || At(rank).silent
-                         ? std::min(waited, place->in_it)
-                         : place->in_it;
       const std::vector<int>& ranks = pipelines_[static_cast<size_t>(
           input_.mesh.GroupIndexOf(rank, along_pp_))];
+      holder.since = std::min({waited, place->in_it, FreeFor(ranks, rank)});
       const int action = ActionOf(ranks, rank);
       if (At(rank).step >= 0 &&
           action < static_cast<int>(ActionsOf(rank).size())) {
@@ -372,6 +370,29 @@ class Search {
     }
     holder.sentence = SentenceOf(holder);
     return holder;
+  }
+
+  // Returns no less than for how long a rank that waits for none has had what
+  // it waited for before, as far as the ranks that it had it of have not moved
+  // since: once nothing moves, that is long.
+  absl::Duration FreeFor(const std::vector<int>& ranks, int rank) {
+    absl::Duration free = absl::InfiniteDuration();
+    const auto note = [&](int other) {
+      if (other == rank || !Known(other) || At(other).silent) return;
+      free = std::min(free, Of(other).place->in_it);
+    };
+    if (AtEnd(rank)) {
+      for (const int other : ranks) note(other);
+      const MeshAxes exchange = input_.mesh.AxesOf({"dp", "shard"});
+      for (const int other : input_.mesh.GroupOf(rank, exchange)) note(other);
+      return free;
+    }
+    const Action& action = ActionsOf(rank)[At(rank).action];
+    if (IsTransfer(action.kind)) {
+      note(ranks[static_cast<size_t>(
+          ChannelsOf(At(rank).schedule).OtherEnd(action))]);
+    }
+    return free;
   }
 
   std::string SentenceOf(const Holder& holder) {

@@ -74,7 +74,7 @@ struct Holder {
   int stage = -1;  // -1: it is between steps
   int64_t step = 0;
   std::string action;  // "2F7"; empty: it is between steps, or not known
-  // No longer ago than this it has passed something that others wait for.
+  // For so long others wait for it, and it for none; a lower bound.
   absl::Duration since;
   absl::Duration median;  // of passes as this one; 0: not known
   int directly = 0;       // how many ranks wait for a message, or a part, of it

@@ -349,6 +349,53 @@ TEST(ExplainTest, RanksThatHaveLeftAreWaitedForByNone) {
   }
 }
 
+// All are between steps for long, as in an evaluation, and the next step
+// begins: the heartbeat of one comes before those of the others.
+TEST(ExplainTest, APauseOfAllHoldsUpNobody) {
+  for (int first = 0; first < 6; ++first) {
+    Job job("1f1b", "pp=3,dp=2", 4, 1);
+    for (int rank = 0; rank < job.size(); ++rank) {
+      job.place(rank).action = static_cast<int>(job.list(rank).size());
+      job.place(rank).in_it = absl::Minutes(6);
+    }
+    job.place(first).step = 1;
+    job.place(first).action = 0;
+    job.place(first).in_it = absl::Milliseconds(100);
+    for (const Holder& holder : job.Explain().holders) {
+      EXPECT_LE(holder.since, absl::Milliseconds(100)) << holder.sentence;
+    }
+  }
+}
+
+// It has waited for long, and its heartbeat is older than its sender's.
+TEST(ExplainTest, WhoseMessageHasJustBeenSentHasJustBegun) {
+  Job job = Stalled(/*frozen=*/0, /*advances=*/0);  // all wait for its 0F0
+  ASSERT_EQ(job.Explain().holders[0].rank, 0);
+  job.place(0).action = 2;  // past its send
+  job.place(0).in_it = absl::Milliseconds(100);
+  const Explanation found = job.Explain();
+  ASSERT_NE(found.HolderOf(2), nullptr);
+  EXPECT_EQ(found.HolderOf(2)->since, absl::Milliseconds(100));
+  // Once nothing moves, it is the one that does not.
+  job.place(0).in_it = kLong;
+  EXPECT_EQ(job.Explain().HolderOf(2)->since, kLong);
+}
+
+// Those of the other pipeline have come to their end only now.
+TEST(ExplainTest, WhatHasWaitedForAnExchangeHasJustBegun) {
+  Job job("1f1b", "pp=2,dp=2", 4, 1);
+  for (int rank = 0; rank < job.size(); ++rank) {
+    job.place(rank).action = static_cast<int>(job.list(rank).size());
+  }
+  job.place(1).in_it = absl::Milliseconds(100);  // dp 1
+  job.place(3).in_it = absl::Milliseconds(100);
+  job.place(2).step = 1;  // pp 1, dp 0: in the next step already
+  job.place(2).action = 0;
+  const Explanation found = job.Explain();
+  ASSERT_NE(found.HolderOf(0), nullptr);
+  EXPECT_EQ(found.HolderOf(0)->since, absl::Milliseconds(100));
+}
+
 TEST(ExplainTest, PlacesThatNoScheduleHasAreNotFollowed) {
   Job job = Stalled(2, 1);
   for (int rank = 0; rank < job.size(); ++rank) {
