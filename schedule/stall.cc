@@ -73,12 +73,14 @@ class Search {
     if (!input_.pipeline.has_value()) return false;
     size_t named = 0;
     for (const pipeline::Holder& holder : input_.pipeline->holders) {
-      const bool late = holder.since >= input_.progress_timeout;
+      const absl::Duration since =
+          std::min(holder.since, now_ - input_.looked_since);
+      const bool late = since >= input_.progress_timeout;
       const absl::Duration usual =
           std::max(kWorthReporting, kUsualPasses * holder.median);
-      if (!late && holder.since < usual) continue;
+      if (!late && since < usual) continue;
       if (late) overdue_ = true;
-      since_ = std::min(since_, now_ - holder.since);
+      since_ = std::min(since_, now_ - since);
       outliers_.insert(holder.rank);
       if (++named <= kMaxHolders) findings_.push_back(holder.sentence);
     }

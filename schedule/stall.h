@@ -62,6 +62,9 @@ struct StallInput {
   // A decision has stopped all ranks after the exchange that was under way.
   bool stopped = false;
   absl::Duration progress_timeout;
+  // The earliest time from which on waits of its pipelines count: heartbeats
+  // and those who look at them may have stood still before.
+  absl::Time looked_since = absl::InfinitePast();
   // What the ranks of its pipelines wait for, if it has some.
   std::optional<pipeline::Explanation> pipeline;
   // Returns where a rank is, "pp 1, dp 0, tp 1; host-b/1", for messages; may be

@@ -90,6 +90,25 @@ TEST(StallTest, ARankThatHoldsUpAPipelineIsTheOutlier) {
                                            HasSubstr("look at rank 1"))));
 }
 
+// The coordinator stood still, or ranks were not attached.
+TEST(StallTest, WaitsOfAPipelineCountFromWhenTheyAreLookedAtAgain) {
+  StallInput input = Job(3, absl::Seconds(1));
+  input.pipeline.emplace();
+  input.pipeline->in = {"0RECV_B0", "1F7", "2RECV_F7"};
+  input.pipeline->waits_for = {{1}, {}, {1}};
+  input.pipeline->holders = {HolderOf(1, absl::Minutes(5))};
+  input.looked_since = kNow - absl::Seconds(1);
+  StallReport report = FindStall(kNow, input);
+  EXPECT_FALSE(report.stalled);
+  EXPECT_THAT(report.outliers, IsEmpty());
+  input.looked_since = kNow - absl::Seconds(4);
+  report = FindStall(kNow, input);
+  EXPECT_FALSE(report.stalled);
+  EXPECT_EQ(report.since, kNow - absl::Seconds(4));
+  input.looked_since = kNow - kTimeout;
+  EXPECT_TRUE(FindStall(kNow, input).stalled);
+}
+
 // They announce the next step once this one is done.
 TEST(StallTest, TicketsOfThoseWithinAPipelinesStepAreNotMissing) {
   StallInput input = Job(3, absl::Seconds(1));

@@ -31,6 +31,7 @@ JobSchedule::JobSchedule(const ScheduleLimits& limits,
       asks_(std::move(asks)),
       first_plan_(begin.plan),
       ranks_(static_cast<size_t>(begin.world_size)),
+      restarted_(now),
       next_look_(now),
       warned_(absl::InfinitePast()) {
   for (Rank& rank : ranks_) rank.last_contact = rank.progressed = now;
@@ -271,6 +272,7 @@ bool JobSchedule::NoteAttached(const std::vector<MemberDescription>& members,
 }
 
 void JobSchedule::RestartTimeouts(absl::Time now) {
+  restarted_ = now;
   for (Rank& rank : ranks_) rank.progressed = std::max(rank.progressed, now);
   for (auto& [name, stream] : streams_) stream.agreement.RestartTimeouts(now);
 }

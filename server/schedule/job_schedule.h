@@ -211,6 +211,7 @@ class JobSchedule {
   std::vector<Rank> ranks_;
   std::deque<RoundReport> history_;  // the newest first
   bool received_ = false;            // since TakeSigns
+  absl::Time restarted_;             // all timeouts have begun anew then
   absl::Time next_look_;
   absl::Time warned_;  // the last time, of a stall
   absl::Status failure_;

@@ -81,6 +81,7 @@ schedule::StallInput JobSchedule::InputOf(
     input.rounds.push_back(std::move(open));
   }
   input.progress_timeout = plan().terms.progress_timeout;
+  input.looked_since = restarted_;
   input.pipeline = Explain(members);
   if (begin_.mesh.empty()) return input;
   input.place_of = [&members](int rank) {

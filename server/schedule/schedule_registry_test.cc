@@ -221,10 +221,12 @@ class ScheduleRegistryTest : public testing::Test {
     progress.collective_sequence = sequence;
     EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
   }
-  // Its heartbeat, with its place in the pipeline's first step.
-  void BeatAt(const Worker& worker, int action, absl::Duration in_it) {
+  // Its heartbeat, with its place in the pipeline's step.
+  void BeatAt(const Worker& worker, int action, absl::Duration in_it,
+              int64_t step = 0) {
     Progress progress;
-    progress.pipeline = PipelinePlace{0, action, 1, in_it, {{0, 0.2, 0, 0, 0}}};
+    progress.pipeline =
+        PipelinePlace{step, action, 1, in_it, {{0, 0.2, 0, 0, 0}}};
     EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
   }
   // As the coordinator does it.
@@ -570,6 +572,53 @@ TEST_F(ScheduleRegistryTest, APipelineThatMovesIsNotStalled) {
   ASSERT_THAT(team[0]->events, SizeIs(1));
   EXPECT_EQ(team[0]->events[0].kind, Kind::kWarning);
   EXPECT_THAT(team[0]->events[0].reason, HasSubstr("1F0"));
+}
+
+// pp=2, dp=2: the data of dp 1 (ranks 1 and 3) has ended, and that of dp 0 has
+// not for longer than the timeout; its steps take four seconds.
+TEST_F(ScheduleRegistryTest, RanksWithoutDataHoldUpNobody) {
+  mesh_ = "pp=2,dp=2";
+  const Team team = Run(4, {{"progress_timeout", "5s"}, {"pipeline", "1f1b"}});
+  const auto beat = [&](int64_t step, int seconds) {
+    clock_.Advance(absl::Seconds(1));
+    const absl::Duration in_it = absl::Seconds(seconds);
+    // 0RECV_B0 and 1F0; and the ends of lists.
+    BeatAt(*team[0], 2, in_it, step);
+    BeatAt(*team[2], 1, in_it, step);
+    BeatAt(*team[1], 4, in_it, step);
+    BeatAt(*team[3], 4, in_it, step);
+    Tick();
+  };
+  for (int second = 0; second < 40; ++second) {
+    beat(second / 4, second % 4);
+    ASSERT_EQ(Description().state, JobState::kRunning) << second;
+  }
+  for (int second = 4; second <= 5; ++second) beat(9, second);  // it hangs
+  EXPECT_EQ(Description().state, JobState::kEnded);
+  EXPECT_THAT(team[0]->EventsOf(Kind::kAbort)[0].reason,
+              HasSubstr("look at rank 2"));
+}
+
+// The last heartbeats of a coordinator that stood still are old, and so are
+// those of a rank that comes back.
+TEST_F(ScheduleRegistryTest, OldPlacesDoNotEndAPipeline) {
+  mesh_ = "pp=2,dp=1";
+  const Team team = Run(2, {{"progress_timeout", "5s"}, {"pipeline", "1f1b"}});
+  BeatAt(*team[0], 2, absl::Seconds(1));
+  BeatAt(*team[1], 1, absl::Seconds(1));
+  Tick();
+  clock_.Advance(absl::Minutes(1));
+  Tick();
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  EXPECT_FALSE(schedule_->WaitOf(Description()).has_value());
+  for (int second = 1; second <= 5; ++second) {
+    EXPECT_EQ(Description().state, JobState::kRunning);
+    clock_.Advance(absl::Seconds(1));
+    BeatAt(*team[0], 2, absl::Minutes(1));
+    BeatAt(*team[1], 1, absl::Minutes(1));
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kEnded);
 }
 
 TEST_F(ScheduleRegistryTest, TicketsAreSignsOfLife) {
