@@ -56,6 +56,13 @@ absl::Status Pipeline::Connect(const PipelineModel& model) {
         " of the job's plan has no pipeline: join the job with the manifest of "
         "DescribeJob(model, options) of a pipeline"));
   }
+  COXSWAIN_ASSIGN_OR_RETURN(const int described, StageRanksOf(options_));
+  if (described != groups_.pp->size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the options' mesh \"", options_.mesh, "\" has pp=", described,
+        ", and the job's has pp=", groups_.pp->size(),
+        ": give PipelineOptions::mesh that of SessionOptions"));
+  }
   if (!ddp.make_hook) {
     return absl::InvalidArgumentError(
         "a pipeline makes the plan's hook: set ddp.make_hook, as to "

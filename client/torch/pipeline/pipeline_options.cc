@@ -21,17 +21,6 @@ constexpr char kByParameters[] = "parameters";
 // Of their words; a setting has a limit of its own.
 constexpr size_t kMostOfTies = 1000;
 
-absl::StatusOr<int> RanksOf(const PipelineOptions& options) {
-  if (options.mesh.empty()) return 1;
-  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(options.mesh));
-  const int ranks = mesh.extent("pp");
-  if (ranks > 0) return ranks;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the mesh ", options.mesh,
-      " leaves the size of pp open, and the layers of each stage depend on it: "
-      "give pp a size, and leave dp open, as in pp=2,dp=*"));
-}
-
 absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
   const schedule::Terms& terms = options.ddp.terms;
   if (options.ddp.zero > 1 && ranks > 1) {
@@ -99,6 +88,17 @@ std::string TiesOf(const PipelineModel& model) {
                       ", ", absl::Hex(StableHash(all), absl::kZeroPad16));
 }
 
+absl::StatusOr<int> StageRanksOf(const PipelineOptions& options) {
+  if (options.mesh.empty()) return 1;
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(options.mesh));
+  const int ranks = mesh.extent("pp");
+  if (ranks > 0) return ranks;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the mesh ", options.mesh,
+      " leaves the size of pp open, and the layers of each stage depend on it: "
+      "give pp a size, and leave dp open, as in pp=2,dp=*"));
+}
+
 absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
                                const PipelineOptions& options, int stages) {
   std::vector<int64_t> elements(model.layers.size());
@@ -111,7 +111,7 @@ absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
 
 absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
                                         const PipelineOptions& options) {
-  COXSWAIN_ASSIGN_OR_RETURN(const int ranks, RanksOf(options));
+  COXSWAIN_ASSIGN_OR_RETURN(const int ranks, StageRanksOf(options));
   COXSWAIN_RETURN_IF_ERROR(CheckOptions(options, ranks));
   DistributedDataParallelOptions ddp = options.ddp;
   std::string& spec = ddp.terms.pipeline;

@@ -51,6 +51,10 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
 // has none. Of many it has the first ones and a hash of all.
 std::string TiesOf(const PipelineModel& model);
 
+// Returns how many ranks the options' mesh has along pp. Fails with
+// INVALID_ARGUMENT.
+absl::StatusOr<int> StageRanksOf(const PipelineOptions& options);
+
 // Returns the stages' layers. Fails with INVALID_ARGUMENT.
 absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
                                const PipelineOptions& options, int stages);
