@@ -8,6 +8,8 @@
 #include <torch/optim/adam.h>
 #include <torch/utils.h>
 
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
@@ -48,8 +50,10 @@ std::unique_ptr<::torch::optim::Optimizer> MakeAdam(
 
 PipelineJob::PipelineJob() {
   at::set_num_threads(1);
+  static std::atomic<int> jobs = 0;
   server::CoordinatorOptions options = QuickCoordinator();
   options.listen = "127.0.0.1:0";
+  absl::StrAppend(&options.state_dir, "-", ++jobs);
   auto started = server::Coordinator::Start(options);
   EXPECT_OK(started);
   coordinator_ = std::move(started).value();

@@ -155,26 +155,41 @@ TEST(PipelineTrainingTest, ATieWithinARankIsOneTensor) {
   }
 }
 
-// Data indices have other tokens, and the second one a micro-batch less in its
-// first epoch.
-TEST(PipelineTrainingTest, UnevenTokensAndAShortTailCountAsInOneProcess) {
+// Data indices have other tokens, and the second one has fewer micro-batches:
+// in the last window of the first epoch, and no such window in the second
+// epoch.
+TEST(PipelineTrainingTest, UnevenTokensAndShortTailsCountAsInOneProcess) {
   PipelineProgram program = TiedTokens();
+  program.options.ddp.terms.uneven_data = schedule::UnevenData::kWaitForAll;
   const auto ends = PipelineJob().Run(
       4, [&](int) { return program; },
       [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
         EXPECT_EQ(pipeline.data_ranks(), 2);
+        const bool second = pipeline.data_index() == 1;
         for (int epoch = 0; epoch < 2; ++epoch) {
-          for (const int count : {4, 3 - pipeline.data_index()}) {
+          std::vector<int> windows = {4, 3};
+          if (second)
+            windows = epoch == 0 ? std::vector<int>{4, 2} : std::vector<int>{4};
+          for (const int count : windows) {
             EXPECT_EQ(pipeline.window(), 4);
             COXSWAIN_RETURN_IF_ERROR(
                 PipelineJob::Step(pipeline, program, count, end).status());
           }
+          int without = 0;
+          while (true) {
+            COXSWAIN_ASSIGN_OR_RETURN(const bool more,
+                                      pipeline.StepWithoutData());
+            if (!more) break;
+            ++without;
+          }
+          EXPECT_EQ(without, second ? epoch : 0);
         }
+        EXPECT_EQ(pipeline.ddp().optimizer_steps(), 4);
         return absl::OkStatus();
       });
   for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
   const OneProcess alone =
-      InOneProcess(program, {{4, 4}, {3, 2}, {4, 4}, {3, 2}});
+      InOneProcess(program, {{4, 4}, {3, 2}, {4, 4}, {3, 0}});
   ExpectValues(ends, alone.values, kExact);
   ExpectLosses(ends[2].losses, alone.losses, kExact);
 }

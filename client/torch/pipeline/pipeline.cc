@@ -48,6 +48,13 @@ Pipeline::~Pipeline() { *has_ended_ = true; }
 absl::Status Pipeline::Connect(const PipelineModel& model) {
   DistributedDataParallelOptions& ddp = options_.ddp;
   COXSWAIN_RETURN_IF_ERROR(FollowSession(session_, &ddp));
+  if (!ddp.terms.pipeline.empty()) {
+    // In its one form, as the plan has it.
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const pipeline::ScheduleSpec asked,
+        pipeline::ScheduleSpec::Parse(ddp.terms.pipeline));
+    ddp.terms.pipeline = asked.ToString();
+  }
   const schedule::Plan& plan = *ddp.plan;
   spec_ = plan.terms.pipeline;
   if (spec_.empty()) {
