@@ -1,10 +1,13 @@
 #include "client/checkpoint/training_state.h"
 
+#include <algorithm>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "client/checkpoint/piece_part.h"
 #include "client/checkpoint/save_together.h"
@@ -81,6 +84,25 @@ absl::StatusOr<std::string> MakeShardBytes(
 bool IsOwnErrors(const std::map<std::string, std::string>& metadata) {
   const auto errors = metadata.find(kErrorsLabel);
   return errors != metadata.end() && errors->second == kOwnErrors;
+}
+
+// Returns the ranks that saved a hook of this part of the model.
+std::vector<int> RanksOfPart(const CheckpointDescription& checkpoint,
+                             absl::string_view part) {
+  std::vector<int> ranks(static_cast<size_t>(checkpoint.shards));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto label = checkpoint.metadata.find(kHookPartsLabel);
+  std::vector<absl::string_view> parts(ranks.size());
+  if (label != checkpoint.metadata.end()) {
+    parts = absl::StrSplit(label->second, ',');
+    parts.resize(ranks.size());
+  }
+  ranks.erase(std::remove_if(ranks.begin(), ranks.end(),
+                             [&](int rank) {
+                               return parts[static_cast<size_t>(rank)] != part;
+                             }),
+              ranks.end());
+  return ranks;
 }
 
 absl::Status NotAShard(absl::string_view what) {
@@ -197,20 +219,31 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
   state.step = found.step;
   state.metadata = found.metadata;
   const bool own = IsOwnErrors(found.metadata);
+  const std::vector<int> alike = RanksOfPart(found, reader.part);
+  state.of_part = !alike.empty();
+  const bool one_to_one =
+      alike.size() == static_cast<size_t>(reader.world_size);
   std::vector<HookState> hooks;
   std::vector<HookState> averagers;
   for (int number = 0; number < found.shards; ++number) {
     // Of the others' own errors nothing is needed, but of all together.
-    const bool needed = !own || found.shards != reader.world_size ||
-                        number == 0 || number == reader.rank;
+    const auto at = std::find(alike.begin(), alike.end(), number);
+    const bool is_alike = at != alike.end();
+    const bool needed =
+        !own || number == 0 ||
+        (is_alike && (!one_to_one || at - alike.begin() == reader.rank));
     if (!needed) {
-      hooks.emplace_back();
+      if (is_alike) hooks.emplace_back();
       continue;
     }
     COXSWAIN_ASSIGN_OR_RETURN(const std::string bytes,
                               LoadTrainingShard(checkpoints, found, number));
     COXSWAIN_ASSIGN_OR_RETURN(TrainingShard shard, ParseTrainingShard(bytes));
-    hooks.push_back(std::move(shard.hook));
+    if (!own || is_alike) {
+      hooks.push_back(std::move(shard.hook));
+    } else if (alike.empty()) {
+      state.hook = std::move(shard.hook);
+    }
     if (!shard.averager.spec.empty()) {
       averagers.push_back(std::move(shard.averager));
     }

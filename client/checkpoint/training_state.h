@@ -29,6 +29,8 @@ struct TrainingState {
   std::map<std::string, std::string> metadata;
   HookState hook;
   HookState averager;  // without a spec if there was no averager
+  // Whether hook, or own, is of the part of the model that the reader has.
+  bool of_part = true;
   // Saved with AsyncCheckpoint's own_errors, by rank, in place of `hook`; see
   // LoadHook. Without a spec where it was not loaded.
   std::vector<HookState> own;
@@ -38,11 +40,17 @@ struct TrainingState {
 // In a checkpoint's metadata: what its errors are.
 constexpr char kErrorsLabel[] = "errors";
 constexpr char kOwnErrors[] = "own";
+// Where its ranks had parts of the model, each with a hook of its own: which
+// part each rank had, with commas between them.
+constexpr char kHookPartsLabel[] = "hook_parts";
 
 // The rank that loads a state.
 struct TrainingRank {
   int rank = 0;
   int world_size = 0;  // 0: not known
+  // Which part of the model it has, and rank and world_size are among those
+  // that have the same; empty: all of it.
+  std::string part = {};
 };
 
 // Saves the state after optimizer step `step`. Collective: all ranks of
@@ -69,7 +77,9 @@ absl::Status SaveTrainingState(
 //   NOT_FOUND   there is none
 //   DATA_LOSS   what is stored is not a training state; its message has why
 // Where each rank's own errors were saved, a reader that gives its rank and
-// world size loads no more than it needs.
+// world size loads no more than it needs. Of parts of a model `own` has the
+// ranks of the reader's part, in order; where there are none, `hook` is that of
+// another part.
 absl::StatusOr<TrainingState> LoadTrainingState(
     CheckpointClient& checkpoints, absl::string_view id = "",
     const TrainingRank& reader = {});

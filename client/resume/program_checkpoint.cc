@@ -1,9 +1,11 @@
 #include "client/resume/program_checkpoint.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
@@ -22,9 +24,10 @@ constexpr char kPosition[] = "position/";
 constexpr char kPlanVersion[] = "plan_version";
 
 AsyncCheckpoint::Options SaverOptions(
-    Session& session, const ProgramCheckpoint::Options& options) {
+    Session& session, const ProgramCheckpoint::Program& program,
+    const ProgramCheckpoint::Options& options) {
   AsyncCheckpoint::Options saver = SaverOf(session);
-  saver.own_errors = options.own_errors;
+  saver.own_errors = options.own_errors || !program.hook_parts.empty();
   saver.retention = options.retention;
   saver.on_report = options.on_report;
   return saver;
@@ -63,7 +66,8 @@ absl::Status CheckSharded(const TrainingState& state,
   return absl::FailedPreconditionError(absl::StrCat(
       "checkpoint '", state.checkpoint_id, "' is of a model whose state ",
       sharded ? "is sharded, and this program's is not; resume with a sharded "
-                "optimizer"
+                "optimizer, or save and load this one in pieces "
+                "(ProgramInPieces)"
               : "is not sharded, and this program's is; resume without a "
                 "sharded optimizer"));
 }
@@ -75,7 +79,7 @@ ProgramCheckpoint::ProgramCheckpoint(Session& session, Program program,
     : session_(session),
       program_(std::move(program)),
       options_(options),
-      saver_(session.checkpoints(), SaverOptions(session, options)) {}
+      saver_(session.checkpoints(), SaverOptions(session, program_, options)) {}
 
 absl::Status ProgramCheckpoint::Fill(const Blobs& own,
                                      AsyncCheckpoint::Blobs* blobs) const {
@@ -115,6 +119,9 @@ absl::StatusOr<bool> ProgramCheckpoint::Save(const Training& training,
   }
   source.metadata[kPlanVersion] =
       absl::StrCat(training.accumulator->plan().version);
+  if (!program_.hook_parts.empty()) {
+    source.metadata[kHookPartsLabel] = absl::StrJoin(program_.hook_parts, ",");
+  }
   source.hook = training.hook;
   source.averager = training.averager;
   source.make_hook = [make = options_.make_hook, copy = training.copy_hook,
@@ -155,8 +162,7 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
   if (id == kNewest) {
     COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest(session_, &agreements_));
   }
-  const TrainingRank me{session_.rank(), session_.world_size()};
-  auto loaded = LoadTrainingState(session_.checkpoints(), chosen, me);
+  auto loaded = LoadTrainingState(session_.checkpoints(), chosen, Reader());
   // NOT_FOUND of "newest" means that all ranks begin anew; here others go on.
   if (absl::IsNotFound(loaded.status()) && id == kNewest) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -189,6 +195,33 @@ absl::Status ProgramCheckpoint::LoadOptimizer(const TrainingState& state) {
   return program_.load_pieces(pieces);
 }
 
+TrainingRank ProgramCheckpoint::Reader() const {
+  const std::vector<std::string>& parts = program_.hook_parts;
+  if (parts.empty()) return {session_.rank(), session_.world_size()};
+  const auto me = parts.begin() + session_.rank();
+  return {static_cast<int>(std::count(parts.begin(), me, *me)),
+          static_cast<int>(std::count(parts.begin(), parts.end(), *me)), *me};
+}
+
+absl::Status ProgramCheckpoint::LoadHookOf(const TrainingState& state,
+                                           const Training& training) {
+  // One without tensors is that of any part.
+  if (!state.of_part && !state.hook.tensors.empty()) {
+    LogWarning(
+        "hook_state_dropped",
+        {{"of", state.hook.spec},
+         {"step", state.hook.step},
+         {"hook", training.hook->spec()},
+         {"reason", absl::StrCat("no rank of checkpoint ", state.checkpoint_id,
+                                 " had the same part of the model")}});
+    return absl::OkStatus();
+  }
+  const auto make = [&] {
+    return options_.make_hook(training.accumulator->plan());
+  };
+  return LoadHook(state, Reader(), training.parameters, make, *training.hook);
+}
+
 absl::Status ProgramCheckpoint::Apply(const TrainingState& state,
                                       const Training& training) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto position, PositionOf(state));
@@ -197,15 +230,10 @@ absl::Status ProgramCheckpoint::Apply(const TrainingState& state,
   COXSWAIN_RETURN_IF_ERROR(CheckSharded(state, program_));
   COXSWAIN_RETURN_IF_ERROR(program_.load_model(model));
   COXSWAIN_RETURN_IF_ERROR(LoadOptimizer(state));
-  const TrainingRank me{session_.rank(), session_.world_size()};
-  const auto make = [&] {
-    return options_.make_hook(training.accumulator->plan());
-  };
-  COXSWAIN_RETURN_IF_ERROR(
-      LoadHook(state, me, training.parameters, make, *training.hook));
+  COXSWAIN_RETURN_IF_ERROR(LoadHookOf(state, training));
   if (training.averager != nullptr) {
-    COXSWAIN_RETURN_IF_ERROR(
-        training.averager->LoadState(state.averager, me.rank, me.world_size));
+    COXSWAIN_RETURN_IF_ERROR(training.averager->LoadState(
+        state.averager, session_.rank(), session_.world_size()));
   }
   return training.accumulator->Restore(position);
 }

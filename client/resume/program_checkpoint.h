@@ -61,6 +61,12 @@ class ProgramCheckpoint {
     // neither is.
     std::function<absl::Status(std::vector<PieceMemory>*)> fill_pieces;
     std::function<absl::Status(PieceCheckpoint& from)> load_pieces;
+    // Of a model whose layers are on different ranks: which part of it each
+    // rank of the session has, by a name without commas. Ranks of one part have
+    // hooks of the same gradients. Each saves its own errors then (own_errors),
+    // and those of a part that was cut otherwise begin anew, which is logged
+    // (hook_state_dropped). Empty: all ranks have all of it.
+    std::vector<std::string> hook_parts;
   };
 
   // The training state between two steps.
@@ -118,6 +124,9 @@ class ProgramCheckpoint {
  private:
   absl::Status Apply(const TrainingState& state, const Training& training);
   absl::Status LoadOptimizer(const TrainingState& state);
+  absl::Status LoadHookOf(const TrainingState& state, const Training& training);
+  // Returns which of the ranks with hooks of the same gradients this is.
+  TrainingRank Reader() const;
   absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
 
   Session& session_;

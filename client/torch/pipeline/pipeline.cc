@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/mesh.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/communicator.h"
@@ -36,16 +37,16 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
     Session& session, const PipelineModel& model, PipelineLoss loss,
     const PipelineOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(MeshGroups groups, GroupsOf(session));
-  std::unique_ptr<Pipeline> pipeline(
-      new Pipeline(session, std::move(groups), std::move(loss), options));
-  COXSWAIN_RETURN_IF_ERROR(pipeline->Fail(pipeline->Connect(model)));
+  std::unique_ptr<Pipeline> pipeline(new Pipeline(
+      session, std::move(groups), model, std::move(loss), options));
+  COXSWAIN_RETURN_IF_ERROR(pipeline->Fail(pipeline->Connect()));
   return pipeline;
 }
 
 // The session may ask another pipeline by now.
 Pipeline::~Pipeline() { *has_ended_ = true; }
 
-absl::Status Pipeline::Connect(const PipelineModel& model) {
+absl::Status Pipeline::Connect() {
   DistributedDataParallelOptions& ddp = options_.ddp;
   COXSWAIN_RETURN_IF_ERROR(FollowSession(session_, &ddp));
   if (!ddp.terms.pipeline.empty()) {
@@ -79,19 +80,19 @@ absl::Status Pipeline::Connect(const PipelineModel& model) {
       const pipeline::Schedule schedule,
       pipeline::MakeSchedule(spec_, groups_.pp->size(),
                              plan.WindowOf(data_index(), data_ranks())));
-  COXSWAIN_ASSIGN_OR_RETURN(const StageCut cut,
-                            CutOf(model, options_, schedule.stages()));
-  COXSWAIN_RETURN_IF_ERROR(CompareModels(model, cut));
+  COXSWAIN_ASSIGN_OR_RETURN(cut_, CutOf(model_, options_, schedule.stages()));
+  COXSWAIN_RETURN_IF_ERROR(CompareModels(model_, *cut_));
   COXSWAIN_ASSIGN_OR_RETURN(
       layers_,
-      RankLayers::Make(model, cut, schedule.StagesOf(groups_.pp->rank())));
+      RankLayers::Make(model_, *cut_, schedule.StagesOf(groups_.pp->rank())));
   COXSWAIN_RETURN_IF_ERROR(ConnectReplicas());
   COXSWAIN_ASSIGN_OR_RETURN(
-      tied_,
-      TiedParameters::Connect(
-          session_, groups_, *layers_,
-          [&](int layer) { return schedule.rank_of_stage(cut.StageOf(layer)); },
-          options_.executor.timeout));
+      tied_, TiedParameters::Connect(
+                 session_, groups_, *layers_,
+                 [&](int layer) {
+                   return schedule.rank_of_stage(cut_->StageOf(layer));
+                 },
+                 options_.executor.timeout));
   COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
   return MakeStages(schedule);
 }
@@ -186,6 +187,30 @@ bool Pipeline::has_inputs() const {
 bool Pipeline::has_targets() const {
   return schedule().rank_of_stage(schedule().stages() - 1) ==
          groups_.pp->rank();
+}
+
+std::vector<std::string> Pipeline::LayersByRank() const {
+  const int ranks = groups_.pp->size();
+  if (ranks == 1) return {};
+  std::vector<std::string> names(static_cast<size_t>(ranks));
+  for (int stage = 0; stage < cut_->stages(); ++stage) {
+    std::string& name =
+        names[static_cast<size_t>(schedule().rank_of_stage(stage))];
+    for (int i = cut_->begin(stage); i < cut_->end(stage); ++i) {
+      name += model_.layers[static_cast<size_t>(i)].name + ".";
+    }
+  }
+  for (std::string& name : names) {
+    name = absl::StrCat(absl::Hex(StableHash(name) >> 32, absl::kZeroPad8));
+  }
+  const Mesh& mesh = groups_.mesh;
+  std::vector<std::string> result;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    // pp is the first of the axes.
+    const int stage_rank = mesh.CoordinatesOf(rank)[0];
+    result.push_back(names[static_cast<size_t>(stage_rank)]);
+  }
+  return result;
 }
 
 int Pipeline::window() const { return ddp_->accumulator().micro_batches_due(); }

@@ -134,6 +134,12 @@ class Pipeline {
   DistributedDataParallel& ddp() { return *ddp_; }
   // Null without zero.
   ShardedOptimizer* sharded() { return sharded_.get(); }
+  // Null before UseOptimizer.
+  ::torch::optim::Optimizer* optimizer() { return optimizer_; }
+  const PipelineModel& model() const { return model_; }
+  // Returns which layers each rank of the session has, by a name that is the
+  // same for the same layers; empty where each has all of them.
+  std::vector<std::string> LayersByRank() const;
 
   // Steps by an optimizer of module()->parameters(), before the first step;
   // with zero by slices, and the optimizer has their options
@@ -178,13 +184,14 @@ class Pipeline {
     std::vector<double> losses;
   };
 
-  Pipeline(Session& session, MeshGroups groups, PipelineLoss loss,
-           const PipelineOptions& options)
+  Pipeline(Session& session, MeshGroups groups, const PipelineModel& model,
+           PipelineLoss loss, const PipelineOptions& options)
       : session_(session),
+        model_(model),
         options_(options),
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
-  absl::Status Connect(const PipelineModel& model);
+  absl::Status Connect();
   absl::Status CompareModels(const PipelineModel& model, const StageCut& cut);
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
@@ -209,11 +216,13 @@ class Pipeline {
   absl::Status Fail(const absl::Status& status);
 
   Session& session_;
+  const PipelineModel model_;
   PipelineOptions options_;
   const MeshGroups groups_;
   const PipelineLoss loss_;
   absl::Status status_;  // the first error
   std::string spec_;     // of the schedule in force
+  std::optional<StageCut> cut_;
   std::unique_ptr<RankLayers> layers_;
   std::unique_ptr<TiedParameters> tied_;
   std::unique_ptr<DistributedDataParallel> ddp_;

@@ -3,8 +3,10 @@
 
 #include <torch/nn/module.h>
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,20 +17,24 @@
 namespace coxswain::torch {
 
 // Reads what a ShardedOptimizer wants from a checkpoint, which outlives it.
+// `names`: those under which parameters were saved, where it is not their own.
 class CheckpointPieces : public PieceReader {
  public:
-  explicit CheckpointPieces(PieceCheckpoint& from) : from_(from) {}
+  explicit CheckpointPieces(PieceCheckpoint& from,
+                            std::map<std::string, std::string> names = {})
+      : from_(from), names_(std::move(names)) {}
   absl::StatusOr<int64_t> StepOf(const std::string& parameter,
                                  const std::string& kind) override;
   absl::Status Read(const TensorPiece& want, const Span& to) override;
 
  private:
   PieceCheckpoint& from_;
+  const std::map<std::string, std::string> names_;
 };
 
 // Returns how a module with a sharded optimizer goes into a checkpoint and
 // back, for ModuleCheckpoint: each rank saves the pieces that it keeps, and
-// rank 0 what is not trained and the learning rates. Ranks of any number load
+// the lowest what all have alike (ProgramInPieces). Ranks of any number load
 // it. The optimizer outlives it.
 ProgramCheckpoint::Program ProgramOf(
     const std::shared_ptr<::torch::nn::Module>& module,

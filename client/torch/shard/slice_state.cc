@@ -153,7 +153,7 @@ SliceState StateOf(const optim::Optimizer& optimizer, const Tensor& parameter) {
     }
   }
   const int64_t* const step = kind->step(*state->second);
-  found.stepped = step == nullptr ? !found.tensors.empty() : *step > 0;
+  found.steps = step != nullptr ? *step : found.tensors.empty() ? 0 : 1;
   return found;
 }
 

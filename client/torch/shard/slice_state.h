@@ -23,7 +23,9 @@ namespace coxswain::torch {
 // By libtorch's name of each tensor: "exp_avg".
 struct SliceState {
   std::vector<std::pair<std::string, ::torch::Tensor>> tensors;
-  bool stepped = false;
+  // As the optimizer counts them; 1 for one that counts none, once it has kept
+  // something.
+  int64_t steps = 0;
 };
 
 // Fails with INVALID_ARGUMENT for an optimizer that is known not to act on each

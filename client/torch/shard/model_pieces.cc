@@ -1,0 +1,466 @@
+#include "client/torch/shard/model_pieces.h"
+
+#include <cstring>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/status_prefix.h"
+#include "client/resume/tensor_bytes.h"
+#include "client/torch/module_tensors.h"
+#include "client/torch/shard/sharded_checkpoint.h"
+#include "client/torch/shard/slice_state.h"
+#include "client/torch/state_bytes.h"
+
+namespace coxswain::torch {
+namespace {
+
+namespace optim = ::torch::optim;
+using ::torch::Tensor;
+
+constexpr char kValue[] = "value";
+// Of buffers and parameters that need no gradient.
+constexpr char kUntrained[] = "untrained";
+constexpr char kRate[] = "learning_rate";
+// The learning rates by the optimizer's groups: a piece that every rank has, so
+// that one saves it. A parameter's name does not begin with a dot.
+constexpr char kGroupRates[] = ".learning_rates";
+
+constexpr size_t kMaxDifferences = 8;
+
+std::optional<ElementType> ElementTypeOf(::torch::ScalarType type) {
+  switch (type) {
+    case ::torch::kFloat32:
+      return ElementType::kFloat32;
+    case ::torch::kFloat64:
+      return ElementType::kFloat64;
+    case ::torch::kFloat16:
+      return ElementType::kFloat16;
+    case ::torch::kBFloat16:
+      return ElementType::kBFloat16;
+    case ::torch::kInt8:
+      return ElementType::kInt8;
+    case ::torch::kInt32:
+      return ElementType::kInt32;
+    case ::torch::kInt64:
+      return ElementType::kInt64;
+    case ::torch::kUInt8:
+      return ElementType::kUInt8;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Returns all of a tensor; one of another type than pieces have as bytes.
+TensorPiece PieceOf(const std::string& name, const std::string& kind,
+                    const Tensor& tensor) {
+  std::vector<int64_t> shape = tensor.sizes().vec();
+  const auto type = ElementTypeOf(tensor.scalar_type());
+  if (type) return TensorPiece::Whole(name, kind, *type, std::move(shape));
+  shape.push_back(static_cast<int64_t>(tensor.element_size()));
+  return TensorPiece::Whole(name, kind, ElementType::kUInt8, std::move(shape));
+}
+
+TensorPiece GroupRates(size_t groups) {
+  return TensorPiece::Whole(kGroupRates, kValue, ElementType::kFloat64,
+                            {static_cast<int64_t>(groups)});
+}
+
+optim::Optimizer& OptionsOf(const ModelInPieces& model) {
+  return model.sharded != nullptr ? model.sharded->options() : *model.optimizer;
+}
+
+const optim::OptimizerParamGroup* GroupOf(const optim::Optimizer& optimizer,
+                                          const Tensor& parameter) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& one : group.params()) {
+      if (one.is_same(parameter)) return &group;
+    }
+  }
+  return nullptr;
+}
+
+// ---- saving ----
+
+// The pieces of a rank, and what they point to.
+class Filled {
+ public:
+  explicit Filled(std::vector<PieceMemory>* pieces) : pieces_(*pieces) {}
+
+  // Adds the elements that part `part` of `parts` has.
+  void Add(TensorPiece piece, const Tensor& tensor, int part = 0,
+           int parts = 1) {
+    const EvenRange range = EvenRange::Of(piece.count(), parts, part);
+    piece.begin = range.begin;
+    piece.end = range.end;
+    if (piece.count() == 0) return;
+    const Tensor& dense =
+        held_.emplace_back(tensor.detach().cpu().contiguous());
+    const auto element = static_cast<int64_t>(SizeOf(piece.dtype));
+    char* const data = static_cast<char*>(dense.data_ptr());
+    pieces_.push_back({std::move(piece), data + range.begin * element});
+  }
+  void Add(KeptPiece kept) {
+    if (kept.copy.defined()) held_.push_back(kept.copy);
+    pieces_.push_back(
+        {std::move(kept.piece), static_cast<char*>(kept.memory.data)});
+  }
+  void AddRates(TensorPiece piece, const std::vector<double>& rates) {
+    Add(std::move(piece), ::torch::tensor(rates, ::torch::kFloat64));
+  }
+
+  std::vector<Tensor> TakeHeld() { return std::move(held_); }
+
+ private:
+  std::vector<PieceMemory>& pieces_;
+  std::vector<Tensor> held_;
+};
+
+// Of a trained parameter without slices.
+void AddTrained(const ModelInPieces& model, const NamedTensor& parameter,
+                Filled* filled) {
+  const SliceState state = StateOf(*model.optimizer, parameter.tensor);
+  const auto add = [&](const std::string& kind, const Tensor& tensor) {
+    TensorPiece piece = PieceOf(parameter.name, kind, tensor);
+    piece.step = state.steps;
+    filled->Add(std::move(piece), tensor, model.replica, model.replicas);
+  };
+  add(kValue, parameter.tensor);
+  for (const auto& [kind, tensor] : state.tensors) add(kind, tensor);
+}
+
+absl::Status Fill(const ModelInPieces& model, Filled* filled) {
+  if (model.sharded != nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(std::vector<KeptPiece> kept,
+                              model.sharded->Pieces());
+    for (KeptPiece& one : kept) filled->Add(std::move(one));
+  } else {
+    COXSWAIN_RETURN_IF_ERROR(CheckKnown(*model.optimizer));
+  }
+  return Guarded("copying the model", [&] {
+    const optim::Optimizer& options = OptionsOf(model);
+    for (const NamedTensor& named : TensorsOf(*model.module)) {
+      const Tensor& tensor = named.tensor;
+      if (!tensor.requires_grad()) {
+        filled->Add(PieceOf(named.name, kUntrained, tensor), tensor);
+        continue;
+      }
+      if (const auto* const group = GroupOf(options, tensor)) {
+        filled->AddRates(
+            TensorPiece::Whole(named.name, kRate, ElementType::kFloat64, {1}),
+            {group->options().get_lr()});
+      }
+      if (model.sharded == nullptr) AddTrained(model, named, filled);
+    }
+    // Ranks with parts of a model may have other groups than each other.
+    if (model.whole != nullptr) return;
+    std::vector<double> rates;
+    for (const auto& group : options.param_groups()) {
+      rates.push_back(group.options().get_lr());
+    }
+    filled->AddRates(GroupRates(rates.size()), rates);
+  });
+}
+
+// ---- loading ----
+
+absl::Status OfAnotherModel(const PieceCheckpoint& from,
+                            absl::string_view what) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint ", from.description().id, " is of another model: ", what));
+}
+
+// The names under which a model's parameters were saved, where they are not
+// their own.
+using SavedNames = std::map<std::string, std::string>;
+
+std::string SavedName(const SavedNames& names, const std::string& name) {
+  const auto found = names.find(name);
+  return found == names.end() ? name : found->second;
+}
+
+absl::StatusOr<SavedNames> NamesIn(const PieceCheckpoint& from,
+                                   const ModelInPieces& model) {
+  SavedNames names;
+  for (const auto& [name, other] : model.ties) {
+    const absl::Status own = from.index().StepOf(name, kValue).status();
+    if (absl::IsNotFound(own)) names[name] = other;
+  }
+  return names;
+}
+
+absl::StatusOr<std::vector<ParameterSpec>> WholeOf(const ModelInPieces& model) {
+  if (model.whole != nullptr) return model.whole();
+  return DescribeParameters(*model.module);
+}
+
+// Fails unless the trained parameters of the whole model are those that were
+// saved.
+absl::Status CheckModel(const PieceCheckpoint& from, const ModelInPieces& model,
+                        const SavedNames& names) {
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<ParameterSpec> whole,
+                            WholeOf(model));
+  std::set<std::string> known;
+  std::vector<std::string> differences;
+  for (const ParameterSpec& spec : whole) {
+    known.insert(spec.name);
+    if (spec.count() == 0) continue;
+    const auto found = from.index().Find(TensorPiece::Whole(
+        SavedName(names, spec.name), kValue, spec.dtype, spec.shape));
+    if (!found.ok()) differences.emplace_back(found.status().message());
+  }
+  if (model.whole == nullptr) {
+    // The other names of shared tensors, too.
+    for (const auto& item : model.module->named_parameters()) {
+      known.insert(item.key());
+    }
+  }
+  for (const TensorPiece& piece : from.index().pieces()) {
+    const bool is_value = piece.kind == kValue && piece.parameter[0] != '.';
+    if (!is_value || !known.insert(piece.parameter).second) continue;
+    differences.push_back(
+        absl::StrCat(piece.parameter, " only in the checkpoint"));
+  }
+  if (differences.empty()) return absl::OkStatus();
+  const size_t count = differences.size();
+  if (count > kMaxDifferences) {
+    differences.resize(kMaxDifferences);
+    differences.push_back(
+        absl::StrCat("and ", count - kMaxDifferences, " more"));
+  }
+  return OfAnotherModel(from, absl::StrJoin(differences, "; "));
+}
+
+// Tensors that are written once all of them have been read.
+class Staged {
+ public:
+  explicit Staged(PieceCheckpoint* from) : from_(*from) {}
+
+  // Asks for all of a tensor.
+  absl::Status Want(const TensorPiece& piece, const Tensor& to) {
+    const auto found = from_.index().Find(piece);
+    if (!found.ok()) return OfAnotherModel(from_, found.status().message());
+    return Guarded("making memory", [&] {
+      tensors_.emplace_back(
+          ::torch::empty(to.sizes(), ::torch::dtype(to.scalar_type())), to);
+      wanted_.push_back(
+          {piece, static_cast<char*>(tensors_.back().first.data_ptr())});
+    });
+  }
+  // Gives a tensor these bytes, which outlive this.
+  absl::Status Take(absl::string_view bytes, const Tensor& to) {
+    return Guarded("making memory", [&] {
+      Tensor read =
+          ::torch::empty(to.sizes(), ::torch::dtype(to.scalar_type()));
+      if (!bytes.empty()) {
+        std::memcpy(read.data_ptr(), bytes.data(), bytes.size());
+      }
+      tensors_.emplace_back(std::move(read), to);
+    });
+  }
+  absl::Status Read() { return from_.Load(wanted_); }
+  // May throw.
+  void Write() {
+    const ::torch::NoGradGuard no_grad;
+    for (auto& [read, to] : tensors_) to.copy_(read);
+  }
+
+ private:
+  PieceCheckpoint& from_;
+  std::vector<std::pair<Tensor, Tensor>> tensors_;  // what was read, and to
+  std::vector<PieceMemory> wanted_;
+};
+
+// `bytes`: those of SaveUntrained, of a program whose ranks all had the whole
+// model; empty: the checkpoint has pieces.
+absl::Status StageUntrained(const PieceCheckpoint& from,
+                            const ModelInPieces& model, absl::string_view bytes,
+                            Staged* staged) {
+  std::map<std::string, SavedTensor> saved;
+  if (!bytes.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(saved, ParseTensors(bytes));
+  }
+  for (const NamedTensor& named : TensorsOf(*model.module)) {
+    const Tensor& tensor = named.tensor;
+    if (tensor.requires_grad()) continue;
+    const auto one = saved.find(named.name);
+    if (bytes.empty()) {
+      if (tensor.numel() == 0) continue;
+      COXSWAIN_RETURN_IF_ERROR(
+          staged->Want(PieceOf(named.name, kUntrained, tensor), tensor));
+    } else if (one == saved.end() || one->second.form != DescribeForm(tensor) ||
+               one->second.elements.size() != tensor.nbytes()) {
+      return OfAnotherModel(
+          from, absl::StrCat(
+                    named.name, " is ", DescribeForm(tensor), " here, and was ",
+                    one == saved.end() ? "not saved"
+                                       : std::string(one->second.form)));
+    } else {
+      COXSWAIN_RETURN_IF_ERROR(staged->Take(one->second.elements, tensor));
+    }
+    if (one != saved.end()) saved.erase(one);
+  }
+  if (saved.empty() || model.whole != nullptr) return absl::OkStatus();
+  return OfAnotherModel(
+      from, absl::StrCat(saved.begin()->first, " only in the checkpoint"));
+}
+
+// Returns the learning rates by the optimizer's groups; of groups without
+// parameters of this rank those that they have.
+absl::StatusOr<std::vector<double>> LoadRates(PieceCheckpoint& from,
+                                              const ModelInPieces& model,
+                                              const SavedNames& names) {
+  const optim::Optimizer& options = OptionsOf(model);
+  std::vector<double> rates;
+  std::set<const optim::OptimizerParamGroup*> missing;
+  for (const auto& group : options.param_groups()) {
+    rates.push_back(group.options().get_lr());
+    if (!group.params().empty()) missing.insert(&group);
+  }
+  for (const NamedTensor& named : TrainableParameters(*model.module)) {
+    const auto* const group = GroupOf(options, named.tensor);
+    if (missing.count(group) == 0) continue;
+    const TensorPiece piece = TensorPiece::Whole(
+        SavedName(names, named.name), kRate, ElementType::kFloat64, {1});
+    if (!from.index().Find(piece).ok()) continue;
+    const auto at = static_cast<size_t>(group - options.param_groups().data());
+    COXSWAIN_RETURN_IF_ERROR(
+        from.Load({{piece, reinterpret_cast<char*>(&rates[at])}}));
+    missing.erase(group);
+  }
+  if (missing.empty()) return rates;
+  const TensorPiece all = GroupRates(rates.size());
+  if (const auto found = from.index().Find(all); !found.ok()) {
+    return OfAnotherModel(
+        from, absl::StrCat("a group of the optimizer has no learning rate in "
+                           "it: ",
+                           found.status().message()));
+  }
+  COXSWAIN_RETURN_IF_ERROR(
+      from.Load({{all, reinterpret_cast<char*>(rates.data())}}));
+  return rates;
+}
+
+// Asks for what an optimizer keeps of a parameter, and lets `into`, one like
+// it, have that.
+absl::Status StageState(const PieceCheckpoint& from, const std::string& saved,
+                        const Tensor& parameter, optim::Optimizer* into,
+                        Staged* staged) {
+  COXSWAIN_ASSIGN_OR_RETURN(const int64_t step,
+                            from.index().StepOf(saved, kValue));
+  const auto read = [&](const std::string& kind,
+                        const Tensor& to) -> absl::StatusOr<bool> {
+    const absl::Status found = from.index().StepOf(saved, kind).status();
+    if (absl::IsNotFound(found)) return false;
+    COXSWAIN_RETURN_IF_ERROR(found);
+    COXSWAIN_RETURN_IF_ERROR(staged->Want(PieceOf(saved, kind, to), to));
+    return true;
+  };
+  return WithPrefix(absl::StrCat("loading the state of \"", saved, "\": "),
+                    SetState(*into, parameter, step, read));
+}
+
+// Asks for the trained parameters and their state, and returns an optimizer
+// that will have that.
+absl::StatusOr<std::unique_ptr<optim::Optimizer>> StageTrained(
+    const PieceCheckpoint& from, const ModelInPieces& model,
+    const SavedNames& names, Staged* staged) {
+  const optim::Optimizer& optimizer = *model.optimizer;
+  COXSWAIN_RETURN_IF_ERROR(CheckKnown(optimizer));
+  std::unique_ptr<optim::Optimizer> into;
+  COXSWAIN_RETURN_IF_ERROR(Guarded("making an optimizer's state", [&] {
+    std::vector<optim::OptimizerParamGroup> groups;
+    for (const auto& group : optimizer.param_groups()) {
+      groups.emplace_back(group.params());
+    }
+    into = MakeLike(optimizer, std::move(groups));
+  }));
+  for (const NamedTensor& named : TrainableParameters(*model.module)) {
+    if (named.tensor.numel() == 0) continue;
+    const std::string saved = SavedName(names, named.name);
+    COXSWAIN_RETURN_IF_ERROR(
+        staged->Want(PieceOf(saved, kValue, named.tensor), named.tensor));
+    if (GroupOf(optimizer, named.tensor) == nullptr) continue;
+    COXSWAIN_RETURN_IF_ERROR(
+        StageState(from, saved, named.tensor, into.get(), staged));
+  }
+  return into;
+}
+
+absl::Status Load(const ModelInPieces& model, absl::string_view untrained,
+                  PieceCheckpoint& from) {
+  COXSWAIN_ASSIGN_OR_RETURN(const SavedNames names, NamesIn(from, model));
+  COXSWAIN_RETURN_IF_ERROR(CheckModel(from, model, names));
+  Staged staged(&from);
+  COXSWAIN_RETURN_IF_ERROR(StageUntrained(from, model, untrained, &staged));
+  std::unique_ptr<optim::Optimizer> loaded;
+  if (model.sharded == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(loaded,
+                              StageTrained(from, model, names, &staged));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<double> rates,
+                            LoadRates(from, model, names));
+  COXSWAIN_RETURN_IF_ERROR(staged.Read());
+  if (model.sharded != nullptr) {
+    CheckpointPieces reader(from, names);
+    COXSWAIN_RETURN_IF_ERROR(model.sharded->Load(reader));
+  }
+  return Guarded("loading the model", [&] {
+    staged.Write();
+    if (loaded != nullptr) {
+      model.optimizer->state() = std::move(loaded->state());
+    }
+    optim::Optimizer& options = OptionsOf(model);
+    for (size_t i = 0; i < rates.size(); ++i) {
+      options.param_groups()[i].options().set_lr(rates[i]);
+    }
+  });
+}
+
+}  // namespace
+
+ProgramCheckpoint::Program ProgramInPieces(
+    std::function<absl::StatusOr<ModelInPieces>()> model) {
+  ProgramCheckpoint::Program program;
+  program.save_model = [](std::string* bytes) {
+    bytes->clear();  // the pieces have all
+    return absl::OkStatus();
+  };
+  const auto untrained = std::make_shared<std::string>();
+  program.load_model = [untrained](absl::string_view bytes) {
+    *untrained = std::string(bytes);
+    return absl::OkStatus();
+  };
+  const auto held = std::make_shared<std::vector<Tensor>>();
+  program.fill_pieces =
+      [model, held](std::vector<PieceMemory>* pieces) -> absl::Status {
+    COXSWAIN_ASSIGN_OR_RETURN(const ModelInPieces own, model());
+    Filled filled(pieces);
+    const absl::Status status = Fill(own, &filled);
+    *held = filled.TakeHeld();
+    return status;
+  };
+  program.load_pieces = [model,
+                         untrained](PieceCheckpoint& from) -> absl::Status {
+    COXSWAIN_ASSIGN_OR_RETURN(const ModelInPieces own, model());
+    return Load(own, *untrained, from);
+  };
+  return program;
+}
+
+ProgramCheckpoint::Program ProgramInPieces(
+    const std::shared_ptr<::torch::nn::Module>& module,
+    optim::Optimizer* optimizer, int rank, int world_size) {
+  ModelInPieces model;
+  model.module = module;
+  model.optimizer = optimizer;
+  model.replica = rank;
+  model.replicas = world_size;
+  return ProgramInPieces([model] { return model; });
+}
+
+}  // namespace coxswain::torch
