@@ -176,6 +176,7 @@ class AsyncCheckpointTest : public ::testing::Test {
     source.step = step;
     source.reason = "the test said so";
     source.metadata = {{"epoch", "2"}};
+    if (!hook_parts_.empty()) source.metadata[kHookPartsLabel] = hook_parts_;
     source.hook = &hook;
     source.make_hook = MakeMeanHook();
     source.fill_blobs = [step](AsyncCheckpoint::Blobs* blobs) {
@@ -205,6 +206,7 @@ class AsyncCheckpointTest : public ::testing::Test {
   std::unique_ptr<CheckpointClient> client_;
   std::unique_ptr<Meeting> meeting_;
   absl::Duration timeout_ = absl::Minutes(15);
+  std::string hook_parts_;
   Mutex mutex_;
   std::vector<std::vector<SaveReport>> reports_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<AsyncCheckpoint>> ranks_;  // ends first
@@ -400,6 +402,35 @@ TEST_F(AsyncCheckpointTest, OwnErrorsAreResumedBitByBitOrAsTheirMean) {
   MeanHook hook;
   EXPECT_OK(LoadHook(state, other, {}, MakeMeanHook(), hook));
   EXPECT_EQ(hook.error(), 2);
+}
+
+TEST_F(AsyncCheckpointTest, OwnErrorsOfAPartAreThoseOfItsRanks) {
+  hook_parts_ = "front,back,front,back";
+  Start(4, /*own_errors=*/true);
+  SnapshotAll(40);
+  for (int rank : {0, 1, 2, 3}) EXPECT_OK(Finish(rank));
+  const auto load = [&](const TrainingRank& reader) {
+    const auto state = LoadTrainingState(*client_, "", reader);
+    EXPECT_OK(state);
+    EXPECT_TRUE(state->of_part);
+    EXPECT_EQ(state->own.size(), 2u);
+    EXPECT_EQ(state->blobs.at("model"), "weights after 40");
+    MeanHook hook;
+    EXPECT_OK(LoadHook(*state, reader, {}, MakeMeanHook(), hook));
+    return hook.error();
+  };
+  EXPECT_EQ(load({0, 2, "front"}), 1);
+  EXPECT_EQ(load({1, 2, "front"}), 3);
+  EXPECT_EQ(load({0, 2, "back"}), 2);
+  EXPECT_EQ(load({1, 2, "back"}), 4);
+  EXPECT_EQ(load({0, 1, "back"}), 3) << "the mean";
+  for (const std::string part : {"middle", ""}) {
+    ASSERT_OK_AND_ASSIGN(const TrainingState state,
+                         LoadTrainingState(*client_, "", {0, 4, part}));
+    EXPECT_FALSE(state.of_part);
+    EXPECT_TRUE(state.own.empty());
+    EXPECT_EQ(state.hook.tensors.size(), 1u);
+  }
 }
 
 TEST_F(AsyncCheckpointTest, AHookWithoutItsAveragerIsRefused) {

@@ -22,7 +22,7 @@ namespace {
 namespace optim = ::torch::optim;
 using ::torch::Tensor;
 
-constexpr char kValue[] = "value";
+constexpr char kTrained[] = "value";
 // Of buffers and parameters that need no gradient.
 constexpr char kUntrained[] = "untrained";
 constexpr char kRate[] = "learning_rate";
@@ -66,7 +66,7 @@ TensorPiece PieceOf(const std::string& name, const std::string& kind,
 }
 
 TensorPiece GroupRates(size_t groups) {
-  return TensorPiece::Whole(kGroupRates, kValue, ElementType::kFloat64,
+  return TensorPiece::Whole(kGroupRates, kTrained, ElementType::kFloat64,
                             {static_cast<int64_t>(groups)});
 }
 
@@ -129,7 +129,7 @@ void AddTrained(const ModelInPieces& model, const NamedTensor& parameter,
     piece.step = state.steps;
     filled->Add(std::move(piece), tensor, model.replica, model.replicas);
   };
-  add(kValue, parameter.tensor);
+  add(kTrained, parameter.tensor);
   for (const auto& [kind, tensor] : state.tensors) add(kind, tensor);
 }
 
@@ -187,7 +187,7 @@ absl::StatusOr<SavedNames> NamesIn(const PieceCheckpoint& from,
                                    const ModelInPieces& model) {
   SavedNames names;
   for (const auto& [name, other] : model.ties) {
-    const absl::Status own = from.index().StepOf(name, kValue).status();
+    const absl::Status own = from.index().StepOf(name, kTrained).status();
     if (absl::IsNotFound(own)) names[name] = other;
   }
   return names;
@@ -210,7 +210,7 @@ absl::Status CheckModel(const PieceCheckpoint& from, const ModelInPieces& model,
     known.insert(spec.name);
     if (spec.count() == 0) continue;
     const auto found = from.index().Find(TensorPiece::Whole(
-        SavedName(names, spec.name), kValue, spec.dtype, spec.shape));
+        SavedName(names, spec.name), kTrained, spec.dtype, spec.shape));
     if (!found.ok()) differences.emplace_back(found.status().message());
   }
   if (model.whole == nullptr) {
@@ -220,7 +220,7 @@ absl::Status CheckModel(const PieceCheckpoint& from, const ModelInPieces& model,
     }
   }
   for (const TensorPiece& piece : from.index().pieces()) {
-    const bool is_value = piece.kind == kValue && piece.parameter[0] != '.';
+    const bool is_value = piece.kind == kTrained && piece.parameter[0] != '.';
     if (!is_value || !known.insert(piece.parameter).second) continue;
     differences.push_back(
         absl::StrCat(piece.parameter, " only in the checkpoint"));
@@ -351,7 +351,7 @@ absl::Status StageState(const PieceCheckpoint& from, const std::string& saved,
                         const Tensor& parameter, optim::Optimizer* into,
                         Staged* staged) {
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t step,
-                            from.index().StepOf(saved, kValue));
+                            from.index().StepOf(saved, kTrained));
   const auto read = [&](const std::string& kind,
                         const Tensor& to) -> absl::StatusOr<bool> {
     const absl::Status found = from.index().StepOf(saved, kind).status();
@@ -383,7 +383,7 @@ absl::StatusOr<std::unique_ptr<optim::Optimizer>> StageTrained(
     if (named.tensor.numel() == 0) continue;
     const std::string saved = SavedName(names, named.name);
     COXSWAIN_RETURN_IF_ERROR(
-        staged->Want(PieceOf(saved, kValue, named.tensor), named.tensor));
+        staged->Want(PieceOf(saved, kTrained, named.tensor), named.tensor));
     if (GroupOf(optimizer, named.tensor) == nullptr) continue;
     COXSWAIN_RETURN_IF_ERROR(
         StageState(from, saved, named.tensor, into.get(), staged));
