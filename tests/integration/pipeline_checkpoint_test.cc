@@ -109,7 +109,8 @@ struct JobRun {
   int steps = 2 * kSaved;
   std::string resume;
   // Called on each rank after each step, before it is saved.
-  std::function<absl::Status(Session&, int64_t step)> after_step;
+  std::function<absl::Status(Session&, ModuleCheckpoint&, int64_t step)>
+      after_step;
 };
 
 struct Ended {
@@ -159,7 +160,8 @@ class PipelineCheckpointTest : public ::testing::Test {
       COXSWAIN_RETURN_IF_ERROR(training.step(step));
       ++step;
       if (run.after_step) {
-        COXSWAIN_RETURN_IF_ERROR(run.after_step(training.session, step));
+        COXSWAIN_RETURN_IF_ERROR(
+            run.after_step(training.session, checkpoint, step));
       }
       COXSWAIN_ASSIGN_OR_RETURN(
           const bool saved,
@@ -494,11 +496,12 @@ TEST_F(PipelineCheckpointTest, AnotherModelsLeavesAllRanksAsTheyWere) {
 
 TEST_F(PipelineCheckpointTest, ARankThatIsLostLeavesTheNewestCompleteOne) {
   JobRun run;
-  run.after_step = [](Session& session, int64_t step) {
+  run.after_step = [](Session& session, ModuleCheckpoint& checkpoint,
+                      int64_t step) -> absl::Status {
+    if (session.rank() != 3 || step != 2 * kSaved) return absl::OkStatus();
+    EXPECT_OK(checkpoint.Finish(kTimeout));
     // The others copy this step, and come to wait for this rank's part.
-    return session.rank() == 3 && step == 2 * kSaved
-               ? absl::InternalError("lost")
-               : absl::OkStatus();
+    return absl::InternalError("lost");
   };
   const Ended lost = Train(CountedMlp("pp=2,dp=*"), run);
   for (const PipelineEnd& end : lost.ends) EXPECT_FALSE(end.status.ok());
@@ -520,7 +523,7 @@ TEST_F(PipelineCheckpointTest, ARankAsksForOneAndAllStopThere) {
   program.options.ddp.terms.checkpoint_every = 0;
   JobRun run;
   run.steps = 1000;
-  run.after_step = [](Session& session, int64_t step) {
+  run.after_step = [](Session& session, ModuleCheckpoint&, int64_t step) {
     if (session.rank() == 1 && step == 2) {
       session.schedule().RequestCheckpoint("SIGTERM");
       session.schedule().RequestStop("SIGTERM");
