@@ -25,6 +25,7 @@ void Fill(const PipelinePlace& place, v1::PipelinePlace* proto) {
   proto->set_action(place.action);
   proto->set_micro_batches(place.micro_batches);
   proto->set_seconds(absl::ToDoubleSeconds(place.in_it));
+  proto->set_schedule(place.schedule);
   for (const StagePasses& one : place.passes) {
     if (proto->passes_size() >= static_cast<int>(PipelinePlace::kMaxStages)) {
       break;

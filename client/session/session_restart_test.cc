@@ -255,7 +255,7 @@ TEST_F(SessionRestartTest, HeartbeatsHaveThePlaceInAPipelineWhereThereIsOne) {
         return request.has_heartbeat() && !request.heartbeat().has_pipeline();
       }));
   session->SetPipelinePlace([]() -> std::optional<PipelinePlace> {
-    PipelinePlace place = {3, 17, 8, absl::Seconds(2), {}};
+    PipelinePlace place = {3, 17, 8, absl::Seconds(2), {}, 77};
     for (int stage = 0; stage < 20; ++stage) {
       place.passes.push_back({stage, 0.5, 1.5, 0, 0});
     }
@@ -267,7 +267,7 @@ TEST_F(SessionRestartTest, HeartbeatsHaveThePlaceInAPipelineWhereThereIsOne) {
         return place.step() == 3 && place.action() == 17 &&
                place.micro_batches() == 8 && place.seconds() == 2 &&
                place.passes_size() == 16 && place.passes(1).stage() == 1 &&
-               place.passes(1).backward() == 1.5;
+               place.passes(1).backward() == 1.5 && place.schedule() == 77;
       }));
 }
 

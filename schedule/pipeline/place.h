@@ -37,6 +37,7 @@ struct PipelinePlace {
   int micro_batches = 0;            // of the schedule that it runs
   absl::Duration in_it;             // since when it is in the action
   std::vector<StagePasses> passes;  // of this rank's stages
+  uint64_t schedule = 0;            // its Schedule::Hash; 0: not known
 
   // Returns whether it is one that a rank can be in.
   bool Sensible() const {

@@ -173,6 +173,11 @@ class Membership : public FenceValidator {
   absl::StatusOr<std::shared_ptr<const std::vector<Member>>> PeersOf(
       const Fence& fence) const;
 
+  // Returns how often members are to send heartbeats.
+  absl::Duration heartbeat_interval() const {
+    return options().heartbeat_interval;
+  }
+
   absl::StatusOr<Caller> Admit(const Fence& fence) const override;
   // Returns the attachment of the caller. NOT_FOUND: there is none; errors as
   // Admit().

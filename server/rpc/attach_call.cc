@@ -35,6 +35,7 @@ std::optional<PipelinePlace> PlaceOf(const v1::PipelinePlace& proto) {
   place.step = proto.step();
   place.action = proto.action();
   place.micro_batches = proto.micro_batches();
+  place.schedule = proto.schedule();
   const int most = static_cast<int>(PipelinePlace::kMaxStages);
   if (!(proto.seconds() >= 0 && proto.seconds() <= 1e9)) return std::nullopt;
   place.in_it = absl::Seconds(proto.seconds());
