@@ -51,8 +51,8 @@ inline constexpr size_t kMaxTimedActions = size_t{1} << 16;
 // in their errors; then the executor is of no use any more. The tags of
 // channels from 0x70000000 on are its own.
 //
-// Threading: Create, SetSchedule, PassStep and Run by one thread at a time; place from
-// any thread. The stages are called on the thread of Run.
+// Threading: Create, SetSchedule, PassStep and Run by one thread at a time;
+// place from any thread. The stages are called on the thread of Run.
 class PipelineExecutor {
  public:
   // `stages` are those that the schedule gives this rank, in their order; they

@@ -31,9 +31,7 @@ class SleepingPipeline::Stage : public StageRunner {
     auto memory =
         std::make_shared<std::vector<double>>(static_cast<size_t>(elements_));
     void* const data = memory->data();
-    return {DType::kFloat64,
-            {elements_},
-            std::shared_ptr<void>(memory, data)};
+    return {DType::kFloat64, {elements_}, std::shared_ptr<void>(memory, data)};
   }
 
   const absl::Duration forward_;
