@@ -442,7 +442,8 @@ TEST(PipelineJobTest, WhoCountsInTheNormFollowsTheSession) {
           for (const bool former : {false, true}) {
             const std::optional<bool> counts = follow(session, former);
             EXPECT_EQ(counts.has_value(), staged);
-            if (staged) EXPECT_EQ(counts, pipeline.data_index() == 0);
+            EXPECT_EQ(counts.value_or(false),
+                      staged && pipeline.data_index() == 0);
           }
           return absl::OkStatus();
         });
