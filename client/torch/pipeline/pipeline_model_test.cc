@@ -45,9 +45,9 @@ StageCut Cut(const std::string& text, int stages) {
 
 std::vector<std::string> Names(const ::torch::nn::Module& module) {
   std::vector<std::string> names;
-  for (const ParameterSpec& one : DescribeParameters(module).value()) {
-    names.push_back(one.name);
-  }
+  const auto described = DescribeParameters(module);
+  EXPECT_OK(described);
+  for (const ParameterSpec& one : *described) names.push_back(one.name);
   return names;
 }
 
