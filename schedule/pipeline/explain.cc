@@ -1,21 +1,29 @@
 #include "schedule/pipeline/explain.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "schedule/pipeline/generate.h"
+#include "schedule/pipeline/action.h"
+#include "schedule/pipeline/schedule.h"
+#include "schedule/pipeline/wait_graph.h"
 
 namespace coxswain::pipeline {
 namespace {
 
 // Where a rank is known to be, at least: that is never later than where it is.
 struct AtLeast {
-  const Schedule* schedule = nullptr;  // null: not known
+  const IndexedSchedule* schedule = nullptr;  // null: not known
   int64_t step = 0;
   int action = 0;
   bool by_messages = false;  // others are further than its report allows
   bool silent = false;
+  bool unfollowed = false;  // it has a place, in a schedule that is not known
+  bool unclear = false;     // what it waits for
+  size_t pipeline = 0;
+  int list = 0;  // the number of it
+  absl::Duration still = absl::InfiniteDuration();
 };
 
 std::string Rounded(absl::Duration duration) {
@@ -46,78 +54,20 @@ absl::Duration MedianOf(const PipelinePlace& place, const Action& action) {
   return absl::ZeroDuration();
 }
 
-// The transfers of a schedule by channel, in the order of their lists.
-class Channels {
- public:
-  explicit Channels(const Schedule& schedule)
-      : schedule_(schedule), ends_(2 * schedule.stages() + 2) {
-    for (const Schedule::Actions& list : schedule.of_rank()) {
-      for (size_t at = 0; at < list.size(); ++at) {
-        const Action& action = list[at];
-        if (!IsSend(action.kind) && !IsReceive(action.kind)) continue;
-        Ends& ends = ends_[ChannelOf(action)];
-        (IsSend(action.kind) ? ends.sends : ends.receives)
-            .push_back(static_cast<int>(at));
-      }
-    }
-  }
-
-  // The number of the list at the other end of a transfer.
-  int OtherEnd(const Action& action) const {
-    const int channel = ChannelOf(action);
-    const int sender = channel / 2;
-    return schedule_.rank_of_stage(
-        IsReceive(action.kind) ? sender : sender + (channel % 2 == 0 ? 1 : -1));
-  }
-  // Returns the place of the matching send of a receive, and of the receive of
-  // a message so many before that of a send; -1: there is none.
-  int SendOf(const Action& receive) const {
-    return Find(receive, receive.kind == ActionKind::kReceiveForward
-                             ? ActionKind::kSendForward
-                             : ActionKind::kSendBackward);
-  }
-  int ReceiveBefore(const Action& send, int at, int messages) const {
-    const Ends& ends = ends_[ChannelOf(send)];
-    const auto found = std::find(ends.sends.begin(), ends.sends.end(), at);
-    const auto before = found - ends.sends.begin() - messages;
-    return before < 0 || before >= static_cast<int64_t>(ends.receives.size())
-               ? -1
-               : ends.receives[static_cast<size_t>(before)];
-  }
-  int ReceiveOf(const Action& wait) const {
-    return Find(wait, wait.kind == ActionKind::kWaitSendForward
-                          ? ActionKind::kReceiveForward
-                          : ActionKind::kReceiveBackward);
-  }
-
- private:
-  struct Ends {
-    std::vector<int> sends;
-    std::vector<int> receives;
-  };
-
-  int Find(const Action& transfer, ActionKind kind) const {
-    const Ends& ends = ends_[ChannelOf(transfer)];
-    const auto& list = schedule_.of_rank()[OtherEnd(transfer)];
-    for (const int at : IsSend(kind) ? ends.sends : ends.receives) {
-      if (list[at].kind == kind && list[at].micro_batch == transfer.micro_batch)
-        return at;
-    }
-    return -1;
-  }
-
-  const Schedule& schedule_;
-  std::vector<Ends> ends_;
-};
+// How far a rank is: step and action; all ends of a step are the same.
+using Progress = std::pair<int64_t, int>;
+constexpr int kEnd = std::numeric_limits<int>::max();
+constexpr Progress kNotBegun = {-1, 0};
 
 class Search {
  public:
   Search(const ExplainInput& input, SchedulesOfJob* schedules)
       : input_(input),
         schedules_(schedules),
-        along_pp_(input.mesh.AxesOf({"pp"})),
-        pipelines_(input.mesh.GroupsAlong(along_pp_)),
-        places_(input.ranks.size()) {}
+        pipelines_(input.mesh.GroupsAlong(input.mesh.AxesOf({"pp"}))),
+        exchanges_(input.mesh.GroupsAlong(input.mesh.AxesOf({"dp", "shard"}))),
+        places_(input.ranks.size()),
+        waits_(static_cast<int>(input.ranks.size())) {}
 
   Explanation Run() {
     const size_t count = input_.ranks.size();
@@ -127,15 +77,20 @@ class Search {
         schedules_->ranks() != input_.mesh.extent("pp")) {
       return std::move(result_);
     }
+    for (size_t i = 0; i < pipelines_.size(); ++i) {
+      for (size_t list = 0; list < pipelines_[i].size(); ++list) {
+        AtLeast& at = At(pipelines_[i][list]);
+        at.pipeline = i;
+        at.list = static_cast<int>(list);
+      }
+    }
     for (int rank = 0; rank < static_cast<int>(count); ++rank) Place(rank);
     for (const std::vector<int>& ranks : pipelines_) Infer(ranks);
     for (const std::vector<int>& ranks : pipelines_) NameActions(ranks);
     for (const std::vector<int>& ranks : pipelines_) AddTransfers(ranks);
-    const MeshAxes exchange = input_.mesh.AxesOf({"dp", "shard"});
-    for (const std::vector<int>& ranks : input_.mesh.GroupsAlong(exchange)) {
-      AddExchanges(ranks);
-    }
+    for (const std::vector<int>& ranks : exchanges_) AddExchanges(ranks);
     for (const std::vector<int>& ranks : pipelines_) AddEnds(ranks);
+    result_.waits_for = waits_.Lowest(Explanation::kMaxWaits);
     NameHolders();
     return std::move(result_);
   }
@@ -145,14 +100,14 @@ class Search {
     return input_.ranks[static_cast<size_t>(rank)];
   }
   AtLeast& At(int rank) { return places_[static_cast<size_t>(rank)]; }
-  int ListOf(int rank) const {
-    return along_pp_.empty()
-               ? 0
-               : input_.mesh.CoordinatesOf(
-                     rank)[static_cast<size_t>(along_pp_.front())];
+  const std::vector<int>& PipelineOf(int rank) {
+    return pipelines_[At(rank).pipeline];
   }
   const Schedule::Actions& ActionsOf(int rank) {
-    return At(rank).schedule->of_rank()[static_cast<size_t>(ListOf(rank))];
+    return At(rank).schedule->List(At(rank).list);
+  }
+  const Action& ActionAt(int rank, int action) {
+    return ActionsOf(rank)[static_cast<size_t>(action)];
   }
   bool Known(int rank) { return At(rank).schedule != nullptr; }
   bool AtEnd(int rank) {
@@ -163,16 +118,21 @@ class Search {
     return At(rank).step > step ||
            (At(rank).step == step && At(rank).action >= action);
   }
-  const Channels& ChannelsOf(const Schedule* schedule) {
-    return channels_.try_emplace(schedule, *schedule).first->second;
+  Progress ProgressOf(int rank) {
+    if (!Known(rank)) return kNotBegun;
+    return {At(rank).step, AtEnd(rank) ? kEnd : At(rank).action};
   }
 
   void Place(int rank) {
     const RankPlace& known = Of(rank);
     AtLeast& at = At(rank);
     at.silent = known.silence >= input_.silent_after;
-    if (!known.live || !known.place.has_value()) return;
-    const Schedule* const schedule = schedules_->Of(known.place->micro_batches);
+    if (!known.live || !known.place.has_value() || known.place->step < 0) {
+      return;
+    }
+    const IndexedSchedule* const schedule =
+        schedules_->Of(known.place->micro_batches, known.place->schedule);
+    at.unfollowed = schedule == nullptr;
     if (schedule == nullptr) return;
     at.schedule = schedule;
     at.step = known.place->step;
@@ -185,41 +145,42 @@ class Search {
     for (const int rank : ranks) {
       if (!Known(rank)) continue;
       const AtLeast at = At(rank);
-      const Channels& channels = ChannelsOf(at.schedule);
-      const Schedule::Actions& list = ActionsOf(rank);
-      std::map<int, int> sent;  // by list: the place after the last one
-      for (int i = 0; i < at.action; ++i) {
-        if (!IsReceive(list[i].kind)) continue;
-        int& past = sent[channels.OtherEnd(list[i])];
-        past = std::max(past, channels.SendOf(list[i]) + 1);
-      }
-      for (const auto& [other, past] : sent) {
-        const int sender = ranks[static_cast<size_t>(other)];
+      for (const auto& [list, past] : at.schedule->SentTo(at.list, at.action)) {
+        const int sender = ranks[static_cast<size_t>(list)];
         if (!Known(sender) || Reached(sender, at.step, past)) continue;
-        At(sender) = {at.schedule, at.step, past, /*by_messages=*/true,
-                      At(sender).silent};
+        AtLeast& behind = At(sender);
+        behind.schedule = at.schedule;
+        behind.step = at.step;
+        behind.action = past;
+        behind.by_messages = true;
       }
     }
   }
 
+  // The rank at the other end of a transfer.
+  int OtherEnd(int rank, const Action& transfer) {
+    return PipelineOf(
+        rank)[static_cast<size_t>(At(rank).schedule->OtherEnd(transfer))];
+  }
+
   // Whether the message of a rank's receive has been sent.
-  bool IsSent(const std::vector<int>& ranks, int rank, int action) {
-    const Action& receive = ActionsOf(rank)[action];
-    const Channels& channels = ChannelsOf(At(rank).schedule);
-    const int sender = ranks[static_cast<size_t>(channels.OtherEnd(receive))];
+  bool IsSent(int rank, int action) {
+    const AtLeast& at = At(rank);
+    const int sender = OtherEnd(rank, ActionAt(rank, action));
     return Known(sender) &&
-           Reached(sender, At(rank).step, channels.SendOf(receive) + 1);
+           Reached(sender, at.step,
+                   at.schedule->PartnerOf(at.list, action) + 1);
   }
 
   // Returns the action to name: of a rank whose report is not of now, the
   // first pass that it may be in.
-  int ActionOf(const std::vector<int>& ranks, int rank) {
+  int ActionOf(int rank) {
     const AtLeast& at = At(rank);
     const Schedule::Actions& list = ActionsOf(rank);
     if (!at.silent && !at.by_messages) return at.action;
     for (int i = at.action; i < static_cast<int>(list.size()); ++i) {
       if (!IsTransfer(list[i].kind)) return i;
-      if (IsReceive(list[i].kind) && !IsSent(ranks, rank, i)) break;
+      if (IsReceive(list[i].kind) && !IsSent(rank, i)) break;
     }
     return at.action;
   }
@@ -227,172 +188,183 @@ class Search {
   void NameActions(const std::vector<int>& ranks) {
     for (const int rank : ranks) {
       if (!Known(rank)) continue;
-      const int action = ActionOf(ranks, rank);
+      const int action = ActionOf(rank);
       const Schedule::Actions& list = ActionsOf(rank);
-      const bool in_step =
-          At(rank).step >= 0 && action < static_cast<int>(list.size());
+      const bool in_step = action < static_cast<int>(list.size());
       result_.in[static_cast<size_t>(rank)] =
           in_step ? ToString(list[action]) : kBetweenSteps;
     }
   }
 
-  void Add(int rank, int other) {
-    if (rank == other || !Of(other).live) return;
-    std::vector<int>& others = result_.waits_for[static_cast<size_t>(rank)];
-    if (std::find(others.begin(), others.end(), other) == others.end()) {
-      others.push_back(other);
-    }
+  void Wait(int rank, int other) {
+    if (rank != other && Of(other).live) waits_.Wait(rank, other);
   }
 
   void AddTransfers(const std::vector<int>& ranks) {
     std::vector<int> stopped;  // that others wait for, though it had sent
     for (const int rank : ranks) {
       if (!Known(rank) || AtEnd(rank)) continue;
-      const AtLeast& at = At(rank);
-      const Action& action = ActionsOf(rank)[at.action];
+      AtLeast& at = At(rank);
+      const Action& action = ActionAt(rank, at.action);
       if (!IsTransfer(action.kind)) continue;
-      const Channels& channels = ChannelsOf(at.schedule);
-      const int other = ranks[static_cast<size_t>(channels.OtherEnd(action))];
+      const int other = OtherEnd(rank, action);
+      at.unclear = At(other).unfollowed;
+      if (at.unclear) continue;
       if (IsReceive(action.kind)) {
-        const bool sent = IsSent(ranks, rank, at.action);
+        const bool sent = IsSent(rank, at.action);
         const bool held_back = sent && At(other).silent && !at.silent;
-        if (!sent || held_back) Add(rank, other);
+        if (!sent || held_back) Wait(rank, other);
         if (held_back) stopped.push_back(other);
         continue;
       }
       if (at.silent) continue;
       const int receive =
           IsWaitForSend(action.kind)
-              ? channels.ReceiveOf(action)
-              : channels.ReceiveBefore(action, at.action, input_.capacity);
+              ? at.schedule->PartnerOf(at.list, at.action)
+              : at.schedule->ReceiveBefore(at.list, at.action, input_.capacity);
       if (receive < 0) continue;
       // Without a buffer, both are at it, and the sender is the one to move.
       const int taken = input_.capacity > 0 ? receive + 1 : receive;
-      if (!Known(other) || !Reached(other, at.step, taken)) Add(rank, other);
+      if (!Known(other) || !Reached(other, at.step, taken)) Wait(rank, other);
     }
-    for (const int rank : stopped) {
-      result_.waits_for[static_cast<size_t>(rank)].clear();
+    for (const int rank : stopped) waits_.WaitForNone(rank);
+  }
+
+  // `waiters` are of these ranks, and each waits for those of them that are not
+  // as far as it needs them.
+  void WaitForLate(const std::vector<int>& ranks,
+                   const std::vector<std::pair<int, Progress>>& waiters) {
+    if (waiters.empty()) return;
+    bool unclear = false;
+    std::vector<std::pair<Progress, int>> by_progress;
+    for (const int rank : ranks) {
+      if (!Of(rank).live) continue;
+      if (At(rank).unfollowed) {
+        unclear = true;
+      } else {
+        by_progress.emplace_back(ProgressOf(rank), rank);
+      }
+    }
+    std::sort(by_progress.begin(), by_progress.end());
+    std::vector<int> order;
+    order.reserve(by_progress.size());
+    for (const auto& one : by_progress) order.push_back(one.second);
+    const int number = waits_.AddOrder(order);
+    for (const auto& [rank, needed] : waiters) {
+      const auto late = std::partition_point(
+          by_progress.begin(), by_progress.end(),
+          [&limit = needed](const auto& one) { return one.first < limit; });
+      const auto count = static_cast<int>(late - by_progress.begin());
+      if (count > 0) {
+        waits_.WaitForFirst(rank, number, count);
+      } else if (unclear) {
+        At(rank).unclear = true;
+      }
     }
   }
 
   // `ranks` have the same stages.
   void AddExchanges(const std::vector<int>& ranks) {
+    std::vector<std::pair<int, Progress>> waiters;
     for (const int rank : ranks) {
-      if (!Known(rank) || At(rank).step < 0) continue;
-      const AtLeast& at = At(rank);
-      const Schedule::Actions& list = ActionsOf(rank);
-      const bool at_end = AtEnd(rank);
-      if (!at_end && list[at.action].kind != ActionKind::kReduceGradient &&
-          list[at.action].kind != ActionKind::kWaitReduceGradient) {
-        continue;
-      }
-      for (const int other : ranks) {
-        const bool there =
-            Known(other) && (at_end ? Ended(other, at.step)
-                                    : Reached(other, at.step, at.action));
-        if (!there) Add(rank, other);
-      }
+      if (!Known(rank)) continue;
+      const bool exchanges =
+          AtEnd(rank) ||
+          ActionAt(rank, At(rank).action).kind == ActionKind::kReduceGradient ||
+          ActionAt(rank, At(rank).action).kind ==
+              ActionKind::kWaitReduceGradient;
+      if (exchanges) waiters.emplace_back(rank, ProgressOf(rank));
     }
-  }
-
-  bool Ended(int rank, int64_t step) {
-    return At(rank).step > step || (At(rank).step == step && AtEnd(rank));
+    WaitForLate(ranks, waiters);
   }
 
   // Those that have exchanged: the next step begins when all have.
   void AddEnds(const std::vector<int>& ranks) {
+    std::vector<int> begun;
+    std::vector<std::pair<int, Progress>> waiters;
     for (const int rank : ranks) {
-      if (!Known(rank) || At(rank).step < 0 || !AtEnd(rank)) continue;
-      if (!result_.waits_for[static_cast<size_t>(rank)].empty()) continue;
-      for (const int other : ranks) {
-        if (Known(other) && !Ended(other, At(rank).step)) Add(rank, other);
-      }
+      if (!Known(rank)) continue;
+      begun.push_back(rank);
+      if (!AtEnd(rank) || waits_.Waits(rank) || At(rank).unclear) continue;
+      waiters.emplace_back(rank, ProgressOf(rank));
     }
+    WaitForLate(begun, waiters);
   }
 
   void NameHolders() {
-    const size_t count = input_.ranks.size();
-    std::vector<std::vector<int>> waited_by(count);
-    for (size_t rank = 0; rank < count; ++rank) {
-      std::vector<int>& others = result_.waits_for[rank];
-      std::sort(others.begin(), others.end());
-      for (const int other : others) {
-        waited_by[static_cast<size_t>(other)].push_back(static_cast<int>(rank));
+    NoteMoves(pipelines_);
+    NoteMoves(exchanges_);
+    const auto waiters = waits_.DirectWaiters([this](int rank) {
+      return Of(rank).place.has_value() ? Of(rank).place->in_it
+                                        : absl::ZeroDuration();
+    });
+    std::vector<Holder>& holders = result_.holders;
+    for (size_t i = 0; i < waiters.size(); ++i) {
+      const int rank = static_cast<int>(i);
+      if (waiters[i].count == 0 || waits_.Waits(rank) || At(rank).unclear) {
+        continue;
       }
+      holders.push_back(HolderAt(rank, waiters[i]));
     }
-    for (size_t rank = 0; rank < count; ++rank) {
-      if (waited_by[rank].empty() || !result_.waits_for[rank].empty()) continue;
-      result_.holders.push_back(HolderAt(static_cast<int>(rank), waited_by));
+    if (holders.size() > Explanation::kMaxHolders) {
+      std::stable_sort(
+          holders.begin(), holders.end(),
+          [](const Holder& a, const Holder& b) { return a.since > b.since; });
+      holders.resize(Explanation::kMaxHolders);
+    }
+    for (Holder& holder : holders) {
+      holder.waiters = waits_.CountWaiters(holder.rank);
+      holder.sentence = SentenceOf(holder);
     }
     std::stable_sort(
-        result_.holders.begin(), result_.holders.end(),
+        holders.begin(), holders.end(),
         [](const Holder& a, const Holder& b) { return a.waiters > b.waiters; });
   }
 
-  Holder HolderAt(int rank, const std::vector<std::vector<int>>& waited_by) {
+  // Notes of each rank how long all of its group have not moved.
+  void NoteMoves(const std::vector<std::vector<int>>& groups) {
+    for (const std::vector<int>& ranks : groups) {
+      absl::Duration still = absl::InfiniteDuration();
+      for (const int rank : ranks) {
+        if (!Known(rank) || At(rank).silent) continue;
+        still = std::min(still, Of(rank).place->in_it);
+      }
+      for (const int rank : ranks) {
+        At(rank).still = std::min(At(rank).still, still);
+      }
+    }
+  }
+
+  Holder HolderAt(int rank, const WaitGraph::Waiters& waiters) {
     Holder holder;
     holder.rank = rank;
-    std::vector<bool> seen(waited_by.size());
-    std::vector<int> reached = {rank};
-    seen[static_cast<size_t>(rank)] = true;
-    for (size_t i = 0; i < reached.size(); ++i) {
-      for (const int waiter : waited_by[static_cast<size_t>(reached[i])]) {
-        if (seen[static_cast<size_t>(waiter)]) continue;
-        seen[static_cast<size_t>(waiter)] = true;
-        reached.push_back(waiter);
-      }
-    }
-    holder.waiters = static_cast<int>(reached.size()) - 1;
-    const std::vector<int>& direct = waited_by[static_cast<size_t>(rank)];
-    holder.directly = static_cast<int>(direct.size());
+    holder.directly = waiters.count;
     // It holds up the others since they wait for it, whatever it did before.
-    absl::Duration waited;
-    for (const int waiter : direct) {
-      if (Of(waiter).place.has_value()) {
-        waited = std::max(waited, Of(waiter).place->in_it);
-      }
+    holder.since = waiters.longest;
+    if (!Known(rank)) return holder;
+    const PipelinePlace& place = *Of(rank).place;
+    holder.step = At(rank).step;
+    holder.since = std::min({waiters.longest, place.in_it, FreeFor(rank)});
+    const int action = ActionOf(rank);
+    if (action < static_cast<int>(ActionsOf(rank).size())) {
+      const Action& in = ActionAt(rank, action);
+      holder.stage = in.stage;
+      holder.action = ToString(in);
+      holder.median = MedianOf(place, in);
     }
-    holder.since = waited;
-    const std::optional<PipelinePlace>& place = Of(rank).place;
-    if (Known(rank)) {
-      holder.step = At(rank).step;
-      const std::vector<int>& ranks = pipelines_[static_cast<size_t>(
-          input_.mesh.GroupIndexOf(rank, along_pp_))];
-      holder.since = std::min({waited, place->in_it, FreeFor(ranks, rank)});
-      const int action = ActionOf(ranks, rank);
-      if (At(rank).step >= 0 &&
-          action < static_cast<int>(ActionsOf(rank).size())) {
-        const Action& in = ActionsOf(rank)[action];
-        holder.stage = in.stage;
-        holder.action = ToString(in);
-        holder.median = MedianOf(*place, in);
-      }
-    }
-    holder.sentence = SentenceOf(holder);
     return holder;
   }
 
   // Returns no less than for how long a rank that waits for none has had what
   // it waited for before, as far as the ranks that it had it of have not moved
   // since: once nothing moves, that is long.
-  absl::Duration FreeFor(const std::vector<int>& ranks, int rank) {
-    absl::Duration free = absl::InfiniteDuration();
-    const auto note = [&](int other) {
-      if (other == rank || !Known(other) || At(other).silent) return;
-      free = std::min(free, Of(other).place->in_it);
-    };
-    if (AtEnd(rank)) {
-      for (const int other : ranks) note(other);
-      const MeshAxes exchange = input_.mesh.AxesOf({"dp", "shard"});
-      for (const int other : input_.mesh.GroupOf(rank, exchange)) note(other);
-      return free;
-    }
-    const Action& action = ActionsOf(rank)[At(rank).action];
-    if (IsTransfer(action.kind)) {
-      note(ranks[static_cast<size_t>(
-          ChannelsOf(At(rank).schedule).OtherEnd(action))]);
-    }
-    return free;
+  absl::Duration FreeFor(int rank) {
+    if (AtEnd(rank)) return At(rank).still;
+    const Action& action = ActionAt(rank, At(rank).action);
+    if (!IsTransfer(action.kind)) return absl::InfiniteDuration();
+    const int other = OtherEnd(rank, action);
+    return Known(other) && !At(other).silent ? Of(other).place->in_it
+                                             : absl::InfiniteDuration();
   }
 
   std::string SentenceOf(const Holder& holder) {
@@ -411,7 +383,13 @@ class Search {
             : "";
     std::string what;
     if (!Known(holder.rank)) {
-      what = "has reported no place in its pipeline";
+      const std::string silence =
+          at.silent ? absl::StrCat("has sent nothing for ",
+                                   Rounded(Of(holder.rank).silence), ", and ")
+                    : "";
+      what = Of(holder.rank).heard
+                 ? absl::StrCat(silence, "has not begun a step of its pipeline")
+                 : "has reported no place in its pipeline";
     } else if (at.silent) {
       what = absl::StrCat(
           "has sent nothing for ", Rounded(Of(holder.rank).silence),
@@ -432,32 +410,15 @@ class Search {
 
   const ExplainInput& input_;
   SchedulesOfJob* const schedules_;
-  const MeshAxes along_pp_;
+  // By number of their lists.
   const std::vector<std::vector<int>> pipelines_;
+  const std::vector<std::vector<int>> exchanges_;
   std::vector<AtLeast> places_;
-  std::map<const Schedule*, Channels> channels_;
+  WaitGraph waits_;
   Explanation result_;
 };
 
 }  // namespace
-
-const Schedule* SchedulesOfJob::Of(int micro_batches) {
-  if (micro_batches < 1 || micro_batches > most_) return nullptr;
-  const auto known = kept_.find(micro_batches);
-  if (known != kept_.end()) {
-    return known->second.has_value() ? &*known->second : nullptr;
-  }
-  if (kept_.size() >= kMaxKept) return nullptr;
-  std::optional<Schedule>& made = kept_[micro_batches];
-  absl::StatusOr<Schedule> schedule =
-      MakeSchedule(spec_, ranks_, micro_batches);
-  if (schedule.ok()) made = *std::move(schedule);
-  return made.has_value() ? &*made : nullptr;
-}
-
-void SchedulesOfJob::MakeSpace() {
-  if (kept_.size() >= kMaxKept) kept_.clear();
-}
 
 const Holder* Explanation::HolderOf(int rank) const {
   for (const Holder& holder : holders) {
@@ -468,7 +429,7 @@ const Holder* Explanation::HolderOf(int rank) const {
 
 Explanation ExplainPipeline(const ExplainInput& input,
                             SchedulesOfJob* schedules) {
-  schedules->MakeSpace();
+  schedules->Begin();
   return Search(input, schedules).Run();
 }
 

@@ -1,57 +1,26 @@
 #ifndef COXSWAIN_SCHEDULE_PIPELINE_EXPLAIN_H_
 #define COXSWAIN_SCHEDULE_PIPELINE_EXPLAIN_H_
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mesh.h"
 #include "schedule/pipeline/place.h"
-#include "schedule/pipeline/schedule.h"
+#include "schedule/pipeline/schedules_of_job.h"
 
 namespace coxswain::pipeline {
-
-// The schedules that the ranks of a job run: one spec, with the plan's number
-// of micro-batches, or fewer in a short window. Made when they are asked for;
-// at most kMaxKept of them.
-class SchedulesOfJob {
- public:
-  static constexpr size_t kMaxKept = 4;
-
-  // `most`: the plan's number of micro-batches.
-  SchedulesOfJob(absl::string_view spec, int ranks, int most)
-      : spec_(spec), ranks_(ranks), most_(most) {}
-
-  // Returns null where there is none of so many micro-batches. Valid until
-  // MakeSpace.
-  const Schedule* Of(int micro_batches);
-  // Drops all where as many are kept as there may be.
-  void MakeSpace();
-  // Micro-batches of a plan that comes into force.
-  void RaiseMost(int most) { most_ = std::max(most_, most); }
-
-  const std::string& spec() const { return spec_; }
-  int ranks() const { return ranks_; }
-  int most() const { return most_; }
-
- private:
-  std::string spec_;
-  int ranks_;
-  int most_;
-  std::map<int, std::optional<Schedule>> kept_;
-};
 
 // What is known of a rank.
 struct RankPlace {
   bool live = true;                    // false: it has left
   std::optional<PipelinePlace> place;  // as it is now; nothing: not reported
   absl::Duration silence;              // since its last sign of life
+  bool heard = false;                  // has sent heartbeats
 };
 
 struct ExplainInput {
@@ -88,11 +57,17 @@ struct Holder {
 inline constexpr char kBetweenSteps[] = "between steps";
 
 struct Explanation {
-  // By rank: those that it waits for, ascending. A receive waits for the rank
-  // of its send, unless that has passed it; a send that is full for its
-  // receiver; a rank at the end of its list for the ranks of its stage in the
-  // other pipelines, with which it exchanges gradients, and when they have
-  // come there too, for those of its own that have not.
+  // The most that are named: of the ranks that one waits for, and of holders,
+  // those that are waited for longest.
+  static constexpr size_t kMaxWaits = 8;
+  static constexpr size_t kMaxHolders = 64;
+
+  // By rank: those that it waits for, ascending; of many the first. A receive
+  // waits for the rank of its send, unless that has passed it; a send that is
+  // full for its receiver; a rank at the end of its list for the ranks of its
+  // stage in the other pipelines, with which it exchanges gradients, and when
+  // they have come there too, for those of its own that have not. One whose
+  // place is of a schedule that is not known waits for none, and none for it.
   std::vector<std::vector<int>> waits_for;
   // By rank: what it is in, "2F7"; "between steps"; empty: not known. Of a rank
   // that is silent this follows from the messages that others have of it.
@@ -104,8 +79,9 @@ struct Explanation {
   const Holder* HolderOf(int rank) const;
 };
 
-// Explains what the pipelines of a job wait for. A pure function; reads each
-// rank's list once. Places are of different moments, some seconds apart: for
+// Explains what the pipelines of a job wait for. A pure function; takes a time
+// in proportion to the number of ranks, whatever they report, once their
+// schedules are made. Places are of different moments, some seconds apart: for
 // so long after a change it may find none, or a wait that has ended.
 Explanation ExplainPipeline(const ExplainInput& input,
                             SchedulesOfJob* schedules);

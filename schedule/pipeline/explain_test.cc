@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -33,7 +34,7 @@ class Job {
       int capacity)
       : mesh_(*Mesh::Parse(mesh)),
         schedules_(spec, mesh_.extent("pp"), micro_batches),
-        schedule_(*schedules_.Of(micro_batches)),
+        schedule_(schedules_.Of(micro_batches)->schedule()),
         capacity_(capacity),
         ranks_(static_cast<size_t>(mesh_.size())),
         pipelines_(mesh_.GroupsAlong(mesh_.AxesOf({"pp"}))) {
@@ -394,6 +395,65 @@ TEST(ExplainTest, WhatHasWaitedForAnExchangeHasJustBegun) {
   const Explanation found = job.Explain();
   ASSERT_NE(found.HolderOf(0), nullptr);
   EXPECT_EQ(found.HolderOf(0)->since, absl::Milliseconds(100));
+}
+
+TEST(ExplainTest, ARankThatHasNotBegunIsNamedAsSuch) {
+  Job job = Stalled(2, 1);
+  job.known(2).place.reset();
+  job.known(2).heard = true;
+  EXPECT_THAT(job.Explain().holders[0].sentence,
+              HasSubstr("rank 2 (pp 1, dp 0) has not begun a step of its "
+                        "pipeline; 5 ranks wait"));
+  job.known(2).place = PipelinePlace{-1, 0, 4, kLong, {}};
+  EXPECT_THAT(job.Explain().holders[0].sentence, HasSubstr("has not begun"));
+  job.known(2).silence = kLong;
+  EXPECT_THAT(job.Explain().holders[0].sentence,
+              HasSubstr("has sent nothing for 34s, and has not begun"));
+}
+
+// Half of the ranks of each stage have come to their end.
+TEST(ExplainTest, ThousandsThatWaitForThousandsAreCounted) {
+  Job job("1f1b", "pp=2,dp=2000", 2, 1);
+  for (int rank = 0; rank < job.size(); ++rank) {
+    job.place(rank).action =
+        rank % 2 == 0 ? static_cast<int>(job.list(rank).size()) : 0;
+    job.place(rank).in_it = absl::Seconds(rank);
+  }
+  const Explanation found = job.Explain();
+  EXPECT_THAT(found.waits_for[0], ElementsAre(1, 3, 5, 7, 9, 11, 13, 15));
+  EXPECT_THAT(found.waits_for[2001], ElementsAre(1));
+  ASSERT_EQ(found.holders.size(), Explanation::kMaxHolders);
+  for (const Holder& holder : found.holders) {
+    EXPECT_EQ(holder.stage, 0);
+    // Those of its stage, the receiver of its messages, and who waits for that.
+    EXPECT_EQ(holder.directly, 1001);
+    EXPECT_EQ(holder.waiters, 2001);
+    EXPECT_GE(holder.rank, 1000) << "the longest waited for";
+  }
+}
+
+// A rank in an evaluation of more micro-batches than a window has, or in a
+// schedule that the plan does not have: neither it nor who waits for it is one
+// that holds up others.
+TEST(ExplainTest, WhereAScheduleIsNotKnownNoRankIsNamed) {
+  for (const bool other : {false, true}) {
+    Job job = Stalled(2, 1);
+    PipelinePlace& place = job.place(2);
+    if (other) {
+      place.schedule = 77;
+    } else {
+      place.micro_batches = 1 << 16;
+      place.action = std::numeric_limits<int>::max();
+    }
+    const Explanation found = job.Explain();
+    EXPECT_EQ(found.in[2], "");
+    EXPECT_EQ(found.HolderOf(2), nullptr);
+    EXPECT_EQ(found.HolderOf(4), nullptr) << "it waits for what 2 sends";
+    place.schedule = job.schedule().Hash();
+    place.micro_batches = 4;
+    place.action = 1;
+    EXPECT_EQ(job.Explain().holders[0].rank, 2);
+  }
 }
 
 TEST(ExplainTest, PlacesThatNoScheduleHasAreNotFollowed) {

@@ -41,7 +41,7 @@ Json PipelineJson(const v1::PipelineDescription& pipeline) {
                      {"step", known ? Json(rank.step()) : Json()},
                      {"action", rank.action()},
                      {"seconds", known ? Json(rank.seconds()) : Json()},
-                     {"at", rank.at()},
+                     {"at", rank.in_lane() ? Json(rank.at()) : Json()},
                      {"waits_for", std::move(waits_for)},
                      {"waiters", rank.waiters()}});
   }

@@ -100,6 +100,7 @@ TEST(DescribeJsonTest, APipelineIsThereWhereThereIsOne) {
   rank.step = 7;
   rank.in = "1RECV_F0";
   rank.in_it = absl::Seconds(3);
+  rank.at = 1.5;
   for (int other = 0; other < 20; ++other) rank.waits_for.push_back(other);
   report.ranks = {rank, PipelineReport::Rank()};
   v1::JobDescription job;
@@ -113,7 +114,9 @@ TEST(DescribeJsonTest, APipelineIsThereWhereThereIsOne) {
   EXPECT_EQ(json["ranks"][0]["action"], "1RECV_F0");
   EXPECT_EQ(json["ranks"][0]["seconds"], 3.0);
   EXPECT_EQ(json["ranks"][0]["waits_for"].size(), 8u);
+  EXPECT_EQ(json["ranks"][0]["at"], 1.5);
   EXPECT_TRUE(json["ranks"][1]["step"].is_null());
+  EXPECT_TRUE(json["ranks"][1]["at"].is_null()) << "there is no mark of it";
 }
 
 TEST(DescribeJsonTest, ARound) {

@@ -76,7 +76,8 @@ v1::PipelineDescription ToProto(const PipelineReport& report) {
     one->set_step(rank.step);
     one->set_action(rank.in);
     one->set_seconds(absl::ToDoubleSeconds(rank.in_it));
-    one->set_at(rank.at);
+    one->set_in_lane(rank.at.has_value());
+    one->set_at(rank.at.value_or(0));
     for (const int other : rank.waits_for) {
       if (one->waits_for_size() == kMaxWaitsFor) break;
       one->add_waits_for(other);

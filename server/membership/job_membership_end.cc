@@ -56,7 +56,7 @@ void JobMembership::LoseMember(absl::string_view why, MemberRecord* record,
       job_.run.plan.terms.pipeline.empty()
           ? ""
           : PlaceWhenLost(job_.run.plan, MeshOf(job_.run), Members(now),
-                          record->member.rank);
+                          options().heartbeat_interval, record->member.rank);
   EndGeneration(GenerationEndedError(
                     absl::StrCat(record->member.ToString(), " was lost: ", why,
                                  place.empty() ? "" : "; ", place),

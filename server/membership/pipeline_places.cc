@@ -1,14 +1,18 @@
 #include "server/membership/pipeline_places.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace coxswain::server {
 
 pipeline::ExplainInput PlacesOf(const std::vector<MemberDescription>& members,
-                                const Mesh& mesh) {
+                                const Mesh& mesh,
+                                absl::Duration heartbeat_interval) {
   pipeline::ExplainInput input;
+  input.silent_after = std::max(input.silent_after, 2 * heartbeat_interval);
   input.mesh = mesh;
   input.ranks.reserve(members.size());
   for (const MemberDescription& member : members) {
@@ -16,6 +20,7 @@ pipeline::ExplainInput PlacesOf(const std::vector<MemberDescription>& members,
     place.live = member.state != MemberState::kLeft;
     place.place = member.progress.pipeline;
     place.silence = member.silence;
+    place.heard = member.state == MemberState::kAttached && !member.restored;
     input.ranks.push_back(std::move(place));
   }
   input.place_of = [&members](int rank) {
@@ -25,17 +30,25 @@ pipeline::ExplainInput PlacesOf(const std::vector<MemberDescription>& members,
   return input;
 }
 
+int LargestWindow(const schedule::Plan& plan, const Mesh& mesh,
+                  int world_size) {
+  // The first of them has as many as any.
+  return plan.WindowOf(0, DataPlaceOf(mesh, 0, world_size).count);
+}
+
 std::string PlaceWhenLost(const schedule::Plan& plan, const Mesh& mesh,
                           const std::vector<MemberDescription>& members,
-                          int lost) {
+                          absl::Duration heartbeat_interval, int lost) {
   const auto index = static_cast<size_t>(lost);
   if (plan.terms.pipeline.empty() || index >= members.size() ||
       !members[index].progress.pipeline.has_value()) {
     return "";
   }
-  pipeline::SchedulesOfJob schedules(plan.terms.pipeline, mesh.extent("pp"),
-                                     plan.accumulation_steps);
-  pipeline::ExplainInput input = PlacesOf(members, mesh);
+  pipeline::SchedulesOfJob schedules(
+      plan.terms.pipeline, mesh.extent("pp"),
+      LargestWindow(plan, mesh, static_cast<int>(members.size())),
+      kMostActionsWhenLost);
+  pipeline::ExplainInput input = PlacesOf(members, mesh, heartbeat_interval);
   // It does nothing any more: what others wait for from it does not come.
   input.ranks[index].silence = absl::InfiniteDuration();
   const pipeline::Explanation found =

@@ -54,9 +54,11 @@ class JobSchedule {
   using NextPlan = std::function<std::optional<schedule::Plan>(int64_t step)>;
   // Returns a member's name, beside its rank.
   using NameOf = std::function<std::string(int rank)>;
+  // What it has of those around it.
   struct Asks {
     NextPlan next_plan;
     NameOf name_of;
+    absl::Duration heartbeat_interval;  // of the members
   };
   // The generation's state as an earlier coordinator has left it.
   struct ResumedFrom {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -71,12 +72,10 @@ std::vector<PipelineReport::Pass> LaneOf(
   return lane;
 }
 
-// Returns when the action of a place begins in the picture.
-double InPicture(const PipelinePlace& place, size_t lane, int micro_batches,
-                 const pipeline::Timing& timing) {
-  if (lane >= timing.of_rank.size() || place.micro_batches != micro_batches) {
-    return 0;
-  }
+// Returns when the action of a place begins in the picture, if there is one.
+std::optional<double> InPicture(const PipelinePlace& place, size_t lane,
+                                const pipeline::Timing& timing) {
+  if (lane >= timing.of_rank.size()) return std::nullopt;
   const std::vector<pipeline::Interval>& times = timing.of_rank[lane];
   const auto action = static_cast<size_t>(place.action);
   return action < times.size() ? times[action].begin : timing.makespan;
@@ -87,13 +86,13 @@ double InPicture(const PipelinePlace& place, size_t lane, int micro_batches,
 pipeline::SchedulesOfJob* JobSchedule::Schedules() const {
   const schedule::Plan& in_force = plan();
   if (in_force.terms.pipeline.empty()) return nullptr;
-  if (!schedules_.has_value() ||
-      schedules_->spec() != in_force.terms.pipeline) {
-    schedules_.emplace(in_force.terms.pipeline, begin_.mesh.extent("pp"),
-                       first_plan_.accumulation_steps);
+  if (!schedules_.has_value()) {
+    schedules_.emplace(
+        first_plan_.terms.pipeline, begin_.mesh.extent("pp"),
+        LargestWindow(first_plan_, begin_.mesh, begin_.world_size));
   }
-  // Ranks may be in a step of an earlier plan yet.
-  schedules_->RaiseMost(in_force.accumulation_steps);
+  schedules_->Use(in_force.terms.pipeline,
+                  LargestWindow(in_force, begin_.mesh, begin_.world_size));
   return &*schedules_;
 }
 
@@ -103,7 +102,8 @@ std::optional<pipeline::Explanation> JobSchedule::Explain(
   if (schedules == nullptr || members.size() != ranks_.size()) {
     return std::nullopt;
   }
-  return pipeline::ExplainPipeline(PlacesOf(members, begin_.mesh), schedules);
+  return pipeline::ExplainPipeline(
+      PlacesOf(members, begin_.mesh, asks_.heartbeat_interval), schedules);
 }
 
 std::optional<PipelineReport> JobSchedule::PipelineOf(
@@ -113,20 +113,22 @@ std::optional<PipelineReport> JobSchedule::PipelineOf(
   if (!found.has_value()) return std::nullopt;
   PipelineReport report;
   report.schedule = plan().terms.pipeline;
-  report.micro_batches = plan().accumulation_steps;
+  report.micro_batches = Schedules()->window();
   for (const pipeline::Holder& holder : found->holders) {
     if (report.findings.size() == kMaxPipelineFindings) break;
     report.findings.push_back(holder.sentence);
   }
+  const pipeline::IndexedSchedule* const window = Schedules()->OfWindow();
   pipeline::Timing timing;
-  if (const auto* const schedule = Schedules()->Of(report.micro_batches)) {
+  if (window != nullptr) {
+    const pipeline::Schedule& schedule = window->schedule();
     std::vector<pipeline::StageCosts> costs =
-        CostsOf(members, schedule->stages());
+        CostsOf(members, schedule.stages());
     report.measured = !costs.empty();
-    timing = TimesOf(*schedule, std::move(costs));
+    timing = TimesOf(schedule, std::move(costs));
     for (size_t lane = 0; lane < timing.of_rank.size(); ++lane) {
       report.lanes.push_back(
-          LaneOf(schedule->of_rank()[lane], timing.of_rank[lane]));
+          LaneOf(schedule.of_rank()[lane], timing.of_rank[lane]));
     }
   }
   const MeshAxes pp = begin_.mesh.AxesOf({"pp"});
@@ -145,8 +147,12 @@ std::optional<PipelineReport> JobSchedule::PipelineOf(
     if (const auto& place = members[i].progress.pipeline) {
       rank.step = place->step;
       rank.in_it = place->in_it;
-      rank.at = InPicture(*place, static_cast<size_t>(rank.lane),
-                          report.micro_batches, timing);
+      const bool in_window =
+          window != nullptr && place->micro_batches == report.micro_batches &&
+          (place->schedule == 0 || place->schedule == window->hash());
+      if (in_window) {
+        rank.at = InPicture(*place, static_cast<size_t>(rank.lane), timing);
+      }
     }
     report.ranks.push_back(std::move(rank));
   }

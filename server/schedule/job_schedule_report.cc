@@ -133,6 +133,7 @@ void JobSchedule::End(const std::vector<MemberDescription>& members,
   streams_.clear();
   history_ = {};
   changes_ = {};
+  schedules_.reset();
 }
 
 std::optional<RankWait> JobSchedule::WaitOf(

@@ -497,6 +497,7 @@ void ScheduleRegistry::EvictLocked() {
 ScheduleRegistry::RunPtr ScheduleRegistry::MakeRun(
     const GenerationBegin& begin) {
   JobSchedule::Asks asks;
+  asks.heartbeat_interval = deps_.membership->heartbeat_interval();
   asks.next_plan = [this, job = begin.job,
                     generation = begin.generation](int64_t step) {
     return NextPlan(job, generation, step);

@@ -1,6 +1,7 @@
 #include "server/schedule/schedule_registry.h"
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -180,7 +181,7 @@ class ScheduleRegistryTest : public testing::Test {
     request.address = "host-a:1";
     request.manifest.world_size = world;
     request.manifest.hook = "allreduce";
-    request.manifest.accumulation_steps = 1;
+    request.manifest.accumulation_steps = accumulation_;
     request.manifest.terms = terms;
     request.manifest.mesh = mesh_;
     request.timeout = absl::Seconds(30);
@@ -223,10 +224,10 @@ class ScheduleRegistryTest : public testing::Test {
   }
   // Its heartbeat, with its place in the pipeline's step.
   void BeatAt(const Worker& worker, int action, absl::Duration in_it,
-              int64_t step = 0) {
+              int64_t step = 0, int micro_batches = 1) {
     Progress progress;
     progress.pipeline =
-        PipelinePlace{step, action, 1, in_it, {{0, 0.2, 0, 0, 0}}};
+        PipelinePlace{step, action, micro_batches, in_it, {{0, 0.2, 0, 0, 0}}};
     EXPECT_OK(membership_->Heartbeat(worker.attachment, progress));
   }
   // As the coordinator does it.
@@ -248,7 +249,9 @@ class ScheduleRegistryTest : public testing::Test {
   std::unique_ptr<ScheduleRegistry> schedule_;
   std::deque<Worker> workers_;  // addresses stay
   uint64_t incarnations_ = 0;
-  std::string mesh_;  // of jobs that are made
+  // Of jobs that are made.
+  std::string mesh_;
+  int accumulation_ = 1;
 };
 
 TEST_F(ScheduleRegistryTest, AgreeingTicketsAreDecidedForAll) {
@@ -597,6 +600,50 @@ TEST_F(ScheduleRegistryTest, RanksWithoutDataHoldUpNobody) {
   EXPECT_EQ(Description().state, JobState::kEnded);
   EXPECT_THAT(team[0]->EventsOf(Kind::kAbort)[0].reason,
               HasSubstr("look at rank 2"));
+}
+
+// A window that is as large as that of the plan is explained and drawn,
+// whatever the ranks report; and so is none that is too large.
+TEST_F(ScheduleRegistryTest, ThePlansScheduleIsDrawnAndMarksAreThoseOfIt) {
+  mesh_ = "pp=2,dp=4";
+  accumulation_ = 5;
+  const Team team = Run(8, {{"pipeline", "1f1b"}});
+  for (int rank = 0; rank < 8; ++rank) {
+    Progress progress;
+    progress.pipeline = PipelinePlace{0, 0, 1 + rank % 5, {}, {}};
+    if (rank == 4) progress.pipeline->schedule = 77;
+    EXPECT_OK(membership_->Heartbeat(team[rank]->attachment, progress));
+  }
+  const auto report = schedule_->PipelineOf(Description());
+  ASSERT_TRUE(report.has_value());
+  EXPECT_EQ(report->micro_batches, 5);
+  ASSERT_THAT(report->lanes, SizeIs(2));
+  EXPECT_THAT(report->lanes[0], SizeIs(10));
+  for (const PipelineReport::Rank& rank : report->ranks) {
+    EXPECT_FALSE(rank.at.has_value()) << "none is in the plan's schedule";
+  }
+  BeatAt(*team[0], 0, absl::Seconds(1), 0, 5);
+  EXPECT_EQ(schedule_->PipelineOf(Description())->ranks[0].at, 0.0);
+}
+
+TEST_F(ScheduleRegistryTest, AScheduleThatIsTooLargeIsNotExplained) {
+  mesh_ = "pp=2,dp=1";
+  accumulation_ = 1 << 16;
+  const Team team = Run(2, {{"progress_timeout", "5s"}, {"pipeline", "1f1b"}});
+  for (int second = 0; second < 20; ++second) {
+    clock_.Advance(absl::Seconds(1));
+    for (const Worker* worker : team) {
+      BeatAt(*worker, std::numeric_limits<int>::max(), absl::Hours(1), 0,
+             1 << 16);
+    }
+    Tick();
+  }
+  EXPECT_EQ(Description().state, JobState::kRunning);
+  const auto report = schedule_->PipelineOf(Description());
+  ASSERT_TRUE(report.has_value());
+  EXPECT_THAT(report->lanes, IsEmpty());
+  EXPECT_THAT(report->findings, IsEmpty());
+  EXPECT_EQ(report->ranks[0].in, "");
 }
 
 // The last heartbeats of a coordinator that stood still are old, and so are

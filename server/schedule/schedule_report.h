@@ -52,7 +52,8 @@ struct PipelineReport {
     int64_t step = 0;
     std::string in;
     absl::Duration in_it;
-    double at = 0;  // when that begins, in its lane
+    // When that begins, in its lane; nothing where its step is another one.
+    std::optional<double> at;
     std::vector<int> waits_for;
     int waiters = 0;
   };

@@ -76,7 +76,7 @@ function lanes(pipeline, width) {
           drawn.map((lane, index) => el('div', { class: 'line', 'data-key': 'l' + index },
               el('span', { class: 'label head' }, `pp ${index}`),
               lanePicture(lane, pipeline.ranks.filter((rank) =>
-                rank.lane === index && rank.action), scale, width)))));
+                rank.lane === index && rank.at !== null), scale, width)))));
 }
 
 const COLUMNS = [
