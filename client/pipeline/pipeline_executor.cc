@@ -69,6 +69,7 @@ PipelineExecutor::PipelineExecutor(pipeline::Schedule schedule,
                                    std::vector<StageRunner*> stages,
                                    const PipelineExecutorOptions& options)
     : schedule_(std::move(schedule)),
+      hash_(schedule_.Hash()),
       communicator_(communicator),
       stages_(std::move(stages)),
       options_(options),
@@ -162,11 +163,12 @@ absl::Status PipelineExecutor::SetSchedule(pipeline::Schedule schedule) {
     receiver->RaiseCapacity(capacity);
   }
   schedule_ = std::move(schedule);
+  hash_ = schedule_.Hash();
   return absl::OkStatus();
 }
 
 absl::Status PipelineExecutor::Run() {
-  places_->Begin(schedule_.micro_batches());
+  places_->Begin(schedule_.micro_batches(), hash_, measured_);
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
   std::map<int, int> expected;
@@ -193,7 +195,8 @@ absl::Status PipelineExecutor::Run() {
 void PipelineExecutor::PassStep() {
   const auto& list =
       schedule_.of_rank()[static_cast<size_t>(communicator_->rank())];
-  places_->Pass(static_cast<int>(list.size()), schedule_.micro_batches());
+  places_->Pass(static_cast<int>(list.size()), schedule_.micro_batches(),
+                hash_);
 }
 
 absl::Status PipelineExecutor::RunActions() {

@@ -78,6 +78,10 @@ class PipelineExecutor {
   // on its way. An error has the stage and the action: "stage 2, 2F7: ...".
   absl::Status Run();
 
+  // Whether times of passes count among the medians of place(), from the next
+  // step on: not those of steps without backward passes.
+  void SetMeasured(bool measured) { measured_ = measured; }
+
   // Counts a step that the other ranks run, and this pipeline does not, as it
   // has no data for it: its ranks are at the end of their lists from now on. So
   // that the step in place() is that of all ranks.
@@ -113,6 +117,8 @@ class PipelineExecutor {
   bool IsOwn(int stage) const;
 
   pipeline::Schedule schedule_;
+  uint64_t hash_;  // of it
+  bool measured_ = true;
   Communicator* const communicator_;
   const std::vector<StageRunner*> stages_;
   const PipelineExecutorOptions options_;

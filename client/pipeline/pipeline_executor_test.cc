@@ -290,6 +290,7 @@ TEST_P(PipelineExecutorTest, APlaceIsKnownAlsoOnceTheExecutorHasEnded) {
   ASSERT_TRUE(place.has_value());
   EXPECT_EQ(place->step, 0);
   EXPECT_EQ(place->micro_batches, 2);
+  EXPECT_EQ(place->schedule, ScheduleOf("1f1b", 2, 2).Hash());
   EXPECT_EQ(place->action,
             8);  // F and B of two, each with a receive and a send
   ASSERT_EQ(place->passes.size(), 1u);

@@ -29,18 +29,20 @@ double& Of(StagePasses& passes, pipeline::ActionKind kind) {
 
 }  // namespace
 
-void PlaceBook::Begin(int micro_batches) {
+void PlaceBook::Begin(int micro_batches, uint64_t schedule, bool measured) {
   kept_.clear();
   MutexLock lock(&mutex_);
   ++place_.step;
   place_.action = 0;
   place_.micro_batches = micro_batches;
+  place_.schedule = schedule;
+  measured_ = measured;
   since_ = clock_->Now();
   in_action_ = false;
 }
 
-void PlaceBook::Pass(int actions, int micro_batches) {
-  Begin(micro_batches);
+void PlaceBook::Pass(int actions, int micro_batches, uint64_t schedule) {
+  Begin(micro_batches, schedule);
   End(actions);
 }
 
@@ -48,7 +50,7 @@ void PlaceBook::Leave(absl::Time now) {
   if (!in_action_) return;
   in_action_ = false;
   if (kept_.size() < most_kept_) kept_.push_back({action_, since_, now});
-  if (!pipeline::IsCompute(action_.kind)) return;
+  if (!measured_ || !pipeline::IsCompute(action_.kind)) return;
   LastTimes& last = times_[{action_.stage, action_.kind}];
   const double seconds = absl::ToDoubleSeconds(now - since_);
   if (last.seconds.size() < kKeptPasses) {

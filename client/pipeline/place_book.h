@@ -34,14 +34,15 @@ class PlaceBook {
 
   explicit PlaceBook(const Clock* clock) : clock_(clock) {}
 
-  // A step of so many micro-batches begins, or the first.
-  void Begin(int micro_batches);
+  // A step of so many micro-batches begins, or the first, by a schedule of this
+  // hash. Its passes count among the medians only if they are `measured`.
+  void Begin(int micro_batches, uint64_t schedule, bool measured = true);
   // The rank comes to this action of its list; the one before has ended.
   void Enter(int at, const pipeline::Action& action);
   // It comes to the end of its list, which has so many.
   void End(int actions);
   // A step in which it computes nothing: the list's end is where it is in it.
-  void Pass(int actions, int micro_batches);
+  void Pass(int actions, int micro_batches, uint64_t schedule);
   // The action that it is in has failed: it is no measure of later ones.
   void Fail();
 
@@ -65,6 +66,7 @@ class PlaceBook {
   mutable Mutex mutex_;
   PipelinePlace place_ ABSL_GUARDED_BY(mutex_);
   absl::Time since_ ABSL_GUARDED_BY(mutex_);
+  bool measured_ ABSL_GUARDED_BY(mutex_) = true;
   bool in_action_ ABSL_GUARDED_BY(mutex_) = false;
   pipeline::Action action_ ABSL_GUARDED_BY(mutex_);
   // By stage and kind of pass.

@@ -21,13 +21,14 @@ TEST(PlaceBookTest, APlaceIsTheActionAndHowLongItHasTaken) {
   FakeClock clock;
   PlaceBook book(&clock);
   EXPECT_EQ(book.place().step, -1);
-  book.Begin(4);
+  book.Begin(4, 77);
   book.Enter(0, kForward);
   clock.Advance(absl::Seconds(3));
   PipelinePlace place = book.place();
   EXPECT_EQ(place.step, 0);
   EXPECT_EQ(place.action, 0);
   EXPECT_EQ(place.micro_batches, 4);
+  EXPECT_EQ(place.schedule, 77u);
   EXPECT_EQ(place.in_it, absl::Seconds(3));
   EXPECT_THAT(place.passes, IsEmpty());
   EXPECT_TRUE(place.Sensible());
@@ -39,7 +40,7 @@ TEST(PlaceBookTest, APlaceIsTheActionAndHowLongItHasTaken) {
   EXPECT_EQ(place.action, 2);
   EXPECT_EQ(place.in_it, absl::Seconds(5));
   EXPECT_THAT(place.passes, ElementsAre(StagePasses{2, 3, 0, 0, 0}));
-  book.Begin(3);
+  book.Begin(3, 77);
   EXPECT_EQ(book.place().step, 1);
   EXPECT_EQ(book.place().micro_batches, 3);
 }
@@ -47,22 +48,23 @@ TEST(PlaceBookTest, APlaceIsTheActionAndHowLongItHasTaken) {
 TEST(PlaceBookTest, AStepThatIsPassedIsAtItsEnd) {
   FakeClock clock;
   PlaceBook book(&clock);
-  book.Begin(4);
+  book.Begin(4, 77);
   book.Enter(0, kForward);
   book.End(1);
   clock.Advance(absl::Minutes(6));
-  book.Pass(7, 3);
+  book.Pass(7, 3, 78);
   const PipelinePlace place = book.place();
   EXPECT_EQ(place.step, 1);
   EXPECT_EQ(place.action, 7);
   EXPECT_EQ(place.micro_batches, 3);
+  EXPECT_EQ(place.schedule, 78u);
   EXPECT_EQ(place.in_it, absl::ZeroDuration());
 }
 
 TEST(PlaceBookTest, TimesOfPassesAreTheMediansOfTheLast) {
   FakeClock clock;
   PlaceBook book(&clock);
-  book.Begin(1);
+  book.Begin(1, 77);
   const auto pass = [&](const Action& action, int seconds) {
     book.Enter(0, action);
     clock.Advance(absl::Seconds(seconds));
@@ -80,10 +82,27 @@ TEST(PlaceBookTest, TimesOfPassesAreTheMediansOfTheLast) {
   EXPECT_THAT(book.place().passes, ElementsAre(StagePasses{2, 2, 4, 0, 0}));
 }
 
+// Backward passes of an evaluation take no time.
+TEST(PlaceBookTest, PassesThatAreNotMeasuredAreLeftOut) {
+  FakeClock clock;
+  PlaceBook book(&clock);
+  for (const bool measured : {true, false}) {
+    book.Begin(1, 77, measured);
+    for (const Action& action : {kForward, kBackward}) {
+      for (int pass = 0; pass < (measured ? 1 : 3); ++pass) {
+        book.Enter(0, action);
+        clock.Advance(absl::Seconds(measured ? 2 : 0));
+      }
+    }
+    book.End(2);
+    EXPECT_THAT(book.place().passes, ElementsAre(StagePasses{2, 2, 2, 0, 0}));
+  }
+}
+
 TEST(PlaceBookTest, StagesPastAsManyAsThereMayBeAreLeftOut) {
   FakeClock clock;
   PlaceBook book(&clock);
-  book.Begin(1);
+  book.Begin(1, 77);
   for (int stage = 0; stage < 40; ++stage) {
     book.Enter(stage, {stage, 0, ActionKind::kForward, 0});
     clock.Advance(absl::Seconds(1));
@@ -97,7 +116,7 @@ TEST(PlaceBookTest, ActionsAreKeptWithTheirTimesIfAskedFor) {
   FakeClock clock;
   PlaceBook book(&clock);
   const auto step = [&] {
-    book.Begin(1);
+    book.Begin(1, 77);
     for (const Action& action : {kForward, kSend, kBackward}) {
       book.Enter(0, action);
       clock.Advance(absl::Seconds(1));

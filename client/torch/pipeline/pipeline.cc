@@ -378,6 +378,7 @@ absl::StatusOr<bool> Pipeline::StepWithoutData() {
 }
 
 void Pipeline::SetForwardOnly(bool forward_only) {
+  executor_->SetMeasured(!forward_only);
   for (const Stage& stage : stages_) {
     stage.torch->SetForwardOnly(forward_only);
     stage.window->SetInWindow(!forward_only);
