@@ -9,6 +9,7 @@
 #include "schedule/pipeline/generate.h"
 #include "schedule/pipeline/proof.h"
 #include "schedule/pipeline/schedule.h"
+#include "schedule/pipeline/schedules_of_job.h"
 
 namespace coxswain::server {
 namespace {
@@ -34,6 +35,13 @@ absl::Status Prove(const std::string& spec, int ranks, int micro_batches) {
 
 bool ConcernsPipeline(const schedule::Terms& from, const schedule::Terms& to) {
   return !from.pipeline.empty() || !to.pipeline.empty();
+}
+
+int64_t ActionsToProve(const schedule::Plan& to, const PlanRanks& ranks) {
+  if (to.terms.pipeline.empty() || ranks.pipeline == 0) return 0;
+  // The first of them has as many micro-batches as any.
+  return pipeline::CountActions(to.terms.pipeline, ranks.pipeline,
+                                to.WindowOf(0, std::max(1, ranks.data)));
 }
 
 absl::Status CheckPipelineChange(const schedule::Terms& from,

@@ -73,6 +73,29 @@ TEST(PipelineChangeTest, EveryWindowOfAGlobalBatchIsProved) {
               IsInvalid("with 65537 micro-batches"));
 }
 
+TEST(PipelineChangeTest, LargeProofsAreMadeOneAtATime) {
+  std::atomic<bool> taken = false;
+  {
+    const ProofTurn first(&taken);
+    EXPECT_TRUE(first.ok());
+    EXPECT_FALSE(ProofTurn(&taken).ok());
+    EXPECT_FALSE(ProofTurn(&taken).ok()) << "it is not over with the second";
+  }
+  EXPECT_TRUE(ProofTurn(&taken).ok());
+}
+
+TEST(PipelineChangeTest, TheActionsToProveAreThoseOfTheLargestWindow) {
+  schedule::Plan plan;
+  plan.accumulation_steps = 4;
+  EXPECT_EQ(ActionsToProve(plan, {2, 2}), 0);
+  plan.terms = With("1f1b");
+  EXPECT_EQ(ActionsToProve(plan, {2, 2}), 32);
+  EXPECT_EQ(ActionsToProve(plan, {2, 0}), 0) << "the ranks are not known";
+  plan.terms.on_resize = schedule::OnResize::kKeepGlobalBatch;
+  plan.global_micro_batches = 9;
+  EXPECT_EQ(ActionsToProve(plan, {2, 2}), 40);
+}
+
 TEST(PipelineChangeTest, JobsWithoutOneAreNotConcerned) {
   EXPECT_FALSE(ConcernsPipeline(With("none"), With("none")));
   EXPECT_TRUE(ConcernsPipeline(With("none"), With("1f1b")));

@@ -513,8 +513,14 @@ absl::Status PlanStore::ProvePipeline(const schedule::Terms& from,
                                       const schedule::Plan& to,
                                       const PlanRanks& ranks) {
   if (!ConcernsPipeline(from, to.terms)) return absl::OkStatus();
-  MutexLock proving(&proving_);
-  return CheckPipelineChange(from, to, ranks);
+  if (ActionsToProve(to, ranks) <= kQuickProof) {
+    return CheckPipelineChange(from, to, ranks);
+  }
+  const ProofTurn turn(&proving_);
+  if (turn.ok()) return CheckPipelineChange(from, to, ranks);
+  return absl::ResourceExhaustedError(
+      "the coordinator proves the pipeline of another proposal, one large one "
+      "at a time; propose again in some seconds");
 }
 
 absl::Status PlanStore::ProvePending(const GenerationStart& start,
@@ -525,13 +531,23 @@ absl::Status PlanStore::ProvePending(const GenerationStart& start,
     return absl::OkStatus();
   }
   const schedule::Plan& next = *record->plans.next;
-  // What was proved when it was accepted holds for the same mesh.
-  if (record->ranks.pipeline == ranks.pipeline &&
-      record->ranks.data == ranks.data &&
+  // What was proved when it was accepted holds for the same windows.
+  const bool same_windows =
+      record->ranks.data == ranks.data ||
+      next.terms.on_resize == schedule::OnResize::kKeepLocalBatch;
+  if (record->ranks.pipeline == ranks.pipeline && same_windows &&
       record->settings.terms.pipeline == settings.terms.pipeline) {
     return absl::OkStatus();
   }
-  return ProvePipeline(settings.terms, next, ranks);
+  if (!ConcernsPipeline(settings.terms, next.terms)) return absl::OkStatus();
+  const int64_t actions = ActionsToProve(next, ranks);
+  if (actions <= kQuickProof) {
+    return CheckPipelineChange(settings.terms, next, ranks);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the job began with other ranks, for which its schedule has ", actions,
+      " actions: more than ", kQuickProof,
+      " are not proved while a job begins; propose it again"));
 }
 
 absl::StatusOr<schedule::Plan> PlanStore::Propose(absl::string_view job,

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_SERVER_PLAN_PLAN_STORE_H_
 #define COXSWAIN_SERVER_PLAN_PLAN_STORE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -67,8 +68,9 @@ struct GenerationStart {
 //
 // A proposal for a job with a pipeline is proved before it is accepted: its
 // schedules come to their end, and each rank keeps its stages. A proposal that
-// is pending as a generation with another mesh begins is proved again, and
-// dropped if that fails.
+// is pending as a generation with other windows or stages begins is proved
+// again, and dropped if that fails or would take long: a commit is under way
+// then, for which others wait.
 //
 // global_micro_batches is accumulation_steps times the number of workers that
 // have data of their own when the plan is made. With
@@ -120,8 +122,8 @@ class PlanStore : public GenerationObserver {
   //                        generation runs, or one without enforcement, in
   //                        which the plan could change
   //   INVALID_ARGUMENT     a field is out of range, or the job's pipeline
-  //   cannot
-  //                        follow it
+  //                        cannot follow it
+  //   RESOURCE_EXHAUSTED   a large pipeline of another proposal is being proved
   absl::StatusOr<schedule::Plan> Propose(absl::string_view job,
                                          int64_t expected_version,
                                          const schedule::Plan& plan);
@@ -217,14 +219,15 @@ class PlanStore : public GenerationObserver {
   static std::optional<absl::StatusOr<schedule::Plan>> AnswerTo(
       absl::string_view job, const Record& record, int64_t expected_version,
       const schedule::Plan& plan);
-  // Checks what a job's pipeline would become by a plan; OK without one.
+  // Checks what a job's pipeline would become by a plan; OK without one. Waits
+  // for nothing.
   absl::Status ProvePipeline(const schedule::Terms& from,
                              const schedule::Plan& to, const PlanRanks& ranks)
-      ABSL_LOCKS_EXCLUDED(proving_, writing_, mutex_);
+      ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   // Returns why a job's pending proposal cannot come with this generation.
   absl::Status ProvePending(const GenerationStart& start,
                             const Settings& settings, const PlanRanks& ranks)
-      ABSL_LOCKS_EXCLUDED(proving_, writing_, mutex_);
+      ABSL_LOCKS_EXCLUDED(writing_, mutex_);
   std::optional<Record> Find(absl::string_view job) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Commits what a job's record becomes. NOT_FOUND: it was forgotten meanwhile.
@@ -243,9 +246,7 @@ class PlanStore : public GenerationObserver {
 
   const PlanOptions options_;
   StateStore* const store_;
-  // Held while a schedule is made and proved, so that there is one at a time.
-  // No other lock is held or taken meanwhile.
-  Mutex proving_;
+  std::atomic<bool> proving_ = false;  // of a ProofTurn
   // Held by whatever changes a plan, until that is committed. Taken before
   // `mutex_`, which is never held meanwhile: a job may be forgotten, and its
   // generation may end, during a commit.

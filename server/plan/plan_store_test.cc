@@ -856,6 +856,17 @@ TEST_F(PipelinePlanTest, AProposalComesWithAMeshThatCanRunIt) {
   EXPECT_EQ(BeginOn(2, "pp=2,dp=3")->accumulation_steps, 8);
 }
 
+// Others wait for the commit with which a generation begins.
+TEST_F(PipelinePlanTest, AProposalThatTakesLongToProveIsDroppedWithItsMesh) {
+  ASSERT_OK(BeginOn(1, "pp=4,dp=2"));
+  ASSERT_OK(Accumulate(4096));
+  EXPECT_EQ(BeginOn(2, "pp=2,dp=4")->accumulation_steps, 4);
+  EXPECT_FALSE(plans_->Get("job")->next.has_value());
+  EXPECT_OK(Accumulate(4096));
+  // The same windows and stages: what was proved holds.
+  EXPECT_EQ(BeginOn(3, "pp=2,dp=3")->accumulation_steps, 4096);
+}
+
 TEST_F(PipelinePlanTest, AJobThatWasCutAnewDoesNotGetTheOldStages) {
   ASSERT_OK(BeginOn(1, "pp=2", "interleaved(chunks=2)"));
   ASSERT_OK(Accumulate(8));
