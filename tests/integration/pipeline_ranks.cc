@@ -11,7 +11,7 @@
 #include <atomic>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
@@ -178,10 +178,10 @@ absl::Status PipelineJob::Propose(
 
 absl::Status PipelineJob::Await(
     const std::function<bool(const v1::WhyResponse&)>& done) {
-  const absl::Time end = absl::Now() + kTimeout;
+  const absl::Time end = Clock::Real()->Now() + kTimeout;
   v1::WhyRequest request;
   request.set_job(kJob);
-  while (absl::Now() < end) {
+  while (Clock::Real()->Now() < end) {
     COXSWAIN_ASSIGN_OR_RETURN(const v1::WhyResponse why,
                               operator_->Why(request, {}));
     if (done(why)) return absl::OkStatus();
