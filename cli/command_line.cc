@@ -123,8 +123,8 @@ std::string PlanNames() {
 void AddPlanCommands(CLI::App* root, CommandLine* line) {
   CLI::App* plan = root->add_subcommand(
       "plan",
-      "Show or change the plan of a job, or draw and check "
-      "schedules of pipelines.");
+      "Show or change the plan of a job, draw and check schedules of "
+      "pipelines, or count what ranks need.");
   plan->require_subcommand(1);
   AddOptions(AddCommand(plan, "show",
                         "Show the plan of a job, and the next one:\n"
@@ -150,6 +150,12 @@ void AddPlanCommands(CLI::App* root, CommandLine* line) {
                         "coxswain plan check FILE [OPTIONS]",
                         kOtherExits),
              &line->plan_check);
+  AddOptions(AddCommand(plan, "memory",
+                        "Count the memory that each rank needs to train a "
+                        "model:\n"
+                        "coxswain plan memory MODEL [OPTIONS]",
+                        kOtherExits),
+             &line->plan_memory);
 }
 
 struct CheckpointCommand {
@@ -418,6 +424,7 @@ absl::StatusOr<CommandLine> Parse(std::vector<std::string> args) {
       {"plan set", Command::kPlanSet},
       {"plan schedule", Command::kPlanSchedule},
       {"plan check", Command::kPlanCheck},
+      {"plan memory", Command::kPlanMemory},
       {"why", Command::kWhy},
       {"checkpoint list", Command::kCheckpoint},
       {"checkpoint show", Command::kCheckpoint},

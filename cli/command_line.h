@@ -28,6 +28,7 @@ struct CommandLine {
     kPlanSet,
     kPlanSchedule,
     kPlanCheck,
+    kPlanMemory,
     kWhy,
     kCheckpoint,
     kCerts,
@@ -44,6 +45,7 @@ struct CommandLine {
   PlanSetOptions plan_set;
   PlanScheduleOptions plan_schedule;
   PlanCheckOptions plan_check;
+  PlanMemoryOptions plan_memory;
   JobOptions why;
   CheckpointOptions checkpoint;
   CertsOptions certs;

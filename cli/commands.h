@@ -69,6 +69,13 @@ absl::StatusOr<std::string> DescribeSchedule(
 // with NOT_FOUND if it cannot be read.
 absl::StatusOr<std::string> CheckSchedule(const PlanCheckOptions& options);
 
+// Returns what `coxswain plan memory` prints: what each rank holds when it
+// holds the most, by what it is for, as a table or as JSON. Fails with
+// NOT_FOUND if the file cannot be read, with INVALID_ARGUMENT if it describes
+// no model, and with the reason where it cannot be trained so. Calls no
+// coordinator.
+absl::StatusOr<std::string> DescribeMemory(const PlanMemoryOptions& options);
+
 // Returns what `coxswain why` prints: where each rank of a job is in its
 // schedule. Fails as FindJob.
 absl::StatusOr<std::string> ShowWhy(const JobOptions& options,

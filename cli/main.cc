@@ -148,6 +148,8 @@ int Main(const std::vector<std::string>& args) {
       return PrintOrFail(DescribeSchedule(line->plan_schedule));
     case Command::kPlanCheck:
       return PrintOrFail(CheckSchedule(line->plan_check));
+    case Command::kPlanMemory:
+      return PrintOrFail(DescribeMemory(line->plan_memory));
     case Command::kWhy:
       return PrintAnswer(ShowWhy(line->why, *StubOf(line->why)), line->why);
     case Command::kCheckpoint: {

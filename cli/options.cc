@@ -591,6 +591,46 @@ void AddOptions(CLI::App* app, PlanCheckOptions* options) {
   AddCapacity(app, &options->capacity);
 }
 
+void AddOptions(CLI::App* app, PlanMemoryOptions* options) {
+  app->add_option("MODEL", options->model,
+                  "the model's layers, or a transformer's sizes, as JSON: "
+                  "docs/parallelism.md has its fields")
+      ->type_name("FILE")
+      ->required();
+  AddText(app, "mesh", &options->mesh, "MESH",
+          "the ranks, as in pp=2,dp=2,shard=4; by default one", nullptr);
+  AddNumber(app, "zero", &options->zero, 0, 3,
+            "what ranks keep a slice of: 1: the optimizer's state; 2: "
+            "gradients, too");
+  AddFlag(app, "--offload", "offload", &options->offload,
+          "with --zero 1, of a model on a GPU: the optimizer's state is in the "
+          "host's memory");
+  AddNumber(app, "accumulation", &options->accumulation, 1,
+            pipeline::kMaxMicroBatches, "the micro-batches of a step");
+  AddText(app, "pipeline", &options->pipeline, "SPEC",
+          "gpipe, gpipe(order=fifo), 1f1b, interleaved(chunks=N) or zb_h1; by "
+          "default 1f1b where the mesh has pp",
+          CheckPipeline);
+  AddText(app, "stages", &options->stages, "STAGES",
+          "which layers each stage has, as in 0-3,4-7, or `parameters`; by "
+          "default as many in each",
+          nullptr);
+  AddText(app, "optimizer", &options->optimizer, "NAME",
+          "sgd, momentum, adam, adamw, rmsprop or adagrad", nullptr);
+  AddText(app, "hook", &options->hook, "SPEC",
+          "the hook, which may remember errors", nullptr);
+  AddFlag(app, "--sync-each-batch", "sync-each-batch",
+          &options->sync_each_batch,
+          "each micro-batch is exchanged, as by the plan's sync_each_batch");
+  AddFlag(app, "--gradient-as-bucket-view", "gradient-as-bucket-view",
+          &options->gradient_as_bucket_view,
+          "without zero: gradients lie in the buckets, as by the program's "
+          "option");
+  AddNumber(app, "bucket-mib", &options->bucket_mib, 1, 1 << 20,
+            "the size of a bucket");
+  AddFlag(app, "--json", "json", &options->json, "print JSON, in bytes");
+}
+
 void AddOptions(CLI::App* app, HooksOptions* options) {
   app->add_option("name", options->name, "only this hook")->type_name("NAME");
   AddText(app, "check", &options->check, "SPEC",

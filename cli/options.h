@@ -143,6 +143,23 @@ struct PlanCheckOptions {
   int capacity = -1;  // of channels; -1: any
 };
 
+// The words are those of the plan and of a program's options.
+struct PlanMemoryOptions {
+  std::string model;  // a file: schedule/memory/model.h
+  std::string mesh;   // without a free axis; empty: one rank
+  int zero = 0;
+  bool offload = false;
+  int accumulation = 1;
+  std::string pipeline;  // empty: 1f1b where the mesh has stages
+  std::string stages;    // empty: even
+  std::string optimizer = "adam";
+  std::string hook = "allreduce";
+  bool sync_each_batch = false;
+  bool gradient_as_bucket_view = false;
+  int bucket_mib = 25;
+  bool json = false;
+};
+
 // The options of `checkpoint ...`.
 struct CheckpointOptions {
   enum class Action { kList, kShow, kExport, kImport, kVerify, kDelete, kNow };
@@ -184,6 +201,7 @@ void AddOptions(CLI::App* app, JobOptions* options);
 void AddOptions(CLI::App* app, PlanSetOptions* options);
 void AddOptions(CLI::App* app, PlanScheduleOptions* options);
 void AddOptions(CLI::App* app, PlanCheckOptions* options);
+void AddOptions(CLI::App* app, PlanMemoryOptions* options);
 void AddOptions(CLI::App* app, HooksOptions* options);
 // Declare the options of one action.
 void AddOptions(CLI::App* app, CheckpointOptions::Action action,

@@ -16,9 +16,9 @@
 #include "base/status_matchers.h"
 #include "client/rpc/stub_factory.h"
 #include "client/torch/pipeline/rank_layers.h"
-#include "client/torch/pipeline/stage_cut.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
+#include "schedule/pipeline/stage_cut.h"
 #include "tests/support/in_threads.h"
 #include "tests/support/quick_coordinator.h"
 
@@ -87,7 +87,10 @@ std::vector<PipelineEnd> PipelineJob::Run(
         COXSWAIN_ASSIGN_OR_RETURN(
             const std::unique_ptr<Pipeline> pipeline,
             Pipeline::Create(*session, own.model, own.loss, own.options));
-        const auto optimizer = MakeAdam(pipeline->module()->parameters());
+        const std::vector<Tensor> parameters = pipeline->module()->parameters();
+        const auto optimizer = own.make_optimizer
+                                   ? own.make_optimizer(parameters)
+                                   : MakeAdam(parameters);
         COXSWAIN_RETURN_IF_ERROR(pipeline->UseOptimizer(*optimizer));
         COXSWAIN_RETURN_IF_ERROR(body(*pipeline, *session, &end));
         end.values = ValuesOf(*pipeline->module());
@@ -209,8 +212,8 @@ void ExpectTied(const std::vector<StageLayer>& layers, size_t ties) {
 OneProcess InOneProcess(const PipelineProgram& program, const Windows& windows,
                         double max_norm) {
   const int count = static_cast<int>(program.model.layers.size());
-  auto made =
-      RankLayers::Make(program.model, StageCut::Even(count, 1).value(), {0});
+  auto made = RankLayers::Make(program.model,
+                               pipeline::StageCut::Even(count, 1).value(), {0});
   EXPECT_OK(made);
   const RankLayers& whole = **made;
   const std::vector<StageLayer> layers = whole.LayersOf(0);

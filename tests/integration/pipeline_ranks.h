@@ -33,6 +33,10 @@ struct PipelineProgram {
   // Returns a micro-batch by its number in the data of this index, with all
   // that any rank has of it.
   std::function<PipelineBatch(int data_index, int64_t number)> data;
+  // If set: in place of MakeAdam.
+  std::function<std::unique_ptr<::torch::optim::Optimizer>(
+      const std::vector<::torch::Tensor>& parameters)>
+      make_optimizer;
   // If set: changes what this rank trains, after it has joined with it.
   std::function<void(PipelineProgram&)> after_join;
   // Called before this rank leaves, if set.
@@ -57,8 +61,8 @@ class PipelineJob {
 
   PipelineJob();
 
-  // Runs a program on each rank, from Join to Leave, with an optimizer of
-  // MakeAdam. Joins under the program's mesh.
+  // Runs a program on each rank, from Join to Leave, with its optimizer. Joins
+  // under the program's mesh.
   std::vector<PipelineEnd> Run(
       int ranks, const std::function<PipelineProgram(int rank)>& program,
       const Body& body);

@@ -2,15 +2,12 @@
 // tensor of libtorch's and each buffer of the back end is counted.
 
 #include <ATen/Parallel.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -18,9 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/status_matchers.h"
-#include "client/comm/held/held_communicator.h"
 #include "client/comm/shm/shm_communicator.h"
 #include "client/reduce/bucket_slices.h"
 #include "client/torch/distributed_data_parallel.h"
@@ -28,123 +23,13 @@
 #include "client/torch/test_ranks.h"
 #include "hooks/allreduce.h"
 #include "tests/conformance/connected_group.h"
+#include "tests/integration/counted_memory.h"
 
 namespace coxswain::torch::sharded_costs_test {
 namespace {
 
 namespace optim = ::torch::optim;
 using ::torch::Tensor;
-
-// ---- counting ----
-
-// What one rank holds. Thread-safe.
-class Ledger {
- public:
-  void Add(int64_t bytes) {
-    MutexLock lock(&mutex_);
-    bytes_ += bytes;
-    peak_ = std::max(peak_, bytes_);
-  }
-  // The peak is that from now on.
-  void BeginPeak() {
-    MutexLock lock(&mutex_);
-    peak_ = bytes_;
-  }
-  int64_t bytes() const {
-    MutexLock lock(&mutex_);
-    return bytes_;
-  }
-  int64_t peak() const {
-    MutexLock lock(&mutex_);
-    return peak_;
-  }
-
- private:
-  mutable Mutex mutex_;
-  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-// The ledger of the rank that this thread trains.
-thread_local std::shared_ptr<Ledger> own_ledger;
-
-// Enters the bytes of libtorch's tensors into the ledger of the thread that
-// makes them.
-class CountingAllocator : public at::Allocator {
- public:
-  at::DataPtr allocate(size_t bytes) const override {
-    if (bytes == 0) return {nullptr, nullptr, &Free, c10::kCPU};
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 64, bytes) != 0) std::abort();
-    if (own_ledger != nullptr) {
-      const auto size = static_cast<int64_t>(bytes);
-      own_ledger->Add(size);
-      MutexLock lock(&mutex_);
-      entries_[memory] = {own_ledger, size};
-    }
-    return {memory, memory, &Free, c10::kCPU};
-  }
-  at::DeleterFnPtr raw_deleter() const override { return &Free; }
-
-  static CountingAllocator& Get() {
-    static auto* const allocator = new CountingAllocator;
-    return *allocator;
-  }
-
- private:
-  struct Entry {
-    std::shared_ptr<Ledger> ledger;
-    int64_t bytes = 0;
-  };
-
-  static void Free(void* memory) {
-    Get().Leave(memory);
-    std::free(memory);
-  }
-  void Leave(void* memory) {
-    MutexLock lock(&mutex_);
-    const auto entry = entries_.find(memory);
-    if (entry == entries_.end()) return;
-    entry->second.ledger->Add(-entry->second.bytes);
-    entries_.erase(entry);
-  }
-
-  mutable Mutex mutex_;
-  mutable std::map<void*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Enters what a back end's buffers take.
-class CountingCommunicator : public HeldCommunicator {
- public:
-  CountingCommunicator(std::unique_ptr<Communicator> inner,
-                       std::shared_ptr<Ledger> ledger)
-      : HeldCommunicator(std::move(inner)), ledger_(std::move(ledger)) {
-    Open();
-  }
-  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
-      int64_t count, DType dtype) override {
-    auto made = HeldCommunicator::AllocateBuffer(count, dtype);
-    if (!made.ok()) return made.status();
-    return std::make_unique<Buffer>(*std::move(made), ledger_);
-  }
-
- private:
-  class Buffer : public BufferOwner {
-   public:
-    Buffer(std::unique_ptr<BufferOwner> inner, std::shared_ptr<Ledger> ledger)
-        : inner_(std::move(inner)), ledger_(std::move(ledger)) {
-      ledger_->Add(span().bytes());
-    }
-    ~Buffer() override { ledger_->Add(-span().bytes()); }
-    Span span() const override { return inner_->span(); }
-
-   private:
-    const std::unique_ptr<BufferOwner> inner_;
-    const std::shared_ptr<Ledger> ledger_;
-  };
-
-  const std::shared_ptr<Ledger> ledger_;
-};
 
 // ---- what is counted ----
 
@@ -194,7 +79,7 @@ struct Costs {
 class Rank {
  public:
   Rank(const Program& program, std::unique_ptr<Communicator> inner)
-      : program_(program), communicator_(std::move(inner), own_ledger) {
+      : program_(program), communicator_(std::move(inner), OwnLedger()) {
     schedule::Plan plan = PlanOf(program.window);
     plan.terms.sync_each_batch = program.sync_each_batch;
     DistributedDataParallelOptions options;
@@ -221,9 +106,9 @@ class Rank {
     for (int i = 0; i < program_.window; ++i) {
       const MicroBatch micro = ddp_->Accumulate();
       const Tensor loss = model_->Loss();
-      own_ledger->BeginPeak();
+      OwnLedger()->BeginPeak();
       EXPECT_OK(ddp_->Backward(loss, micro));
-      peak = std::max(peak, own_ledger->peak());
+      peak = std::max(peak, OwnLedger()->peak());
     }
     peak_ = peak;
     EXPECT_OK(program_.zero > 0 ? sharded_->Step()
@@ -242,7 +127,7 @@ class Rank {
       costs.released =
           static_cast<double>(reducer.totals().bucket_memory.bytes);
     }
-    costs.held = static_cast<double>(own_ledger->bytes()) - costs.released;
+    costs.held = static_cast<double>(OwnLedger()->bytes()) - costs.released;
     costs.peak = static_cast<double>(peak_);
     costs.wire = communicator_.wire_bytes() - wire_;
     for (const Bucket& bucket : reducer.buckets()) {
@@ -273,7 +158,7 @@ std::vector<Costs> Measure(int size, const Program& program) {
   for (size_t i = 0; i < costs.size(); ++i) {
     threads.emplace_back([&, i] {
       at::set_num_threads(1);
-      own_ledger = std::make_shared<Ledger>();
+      OwnLedger() = std::make_shared<Ledger>();
       Rank rank(program, std::move(group[i]));
       for (int window = 0; window < program.windows; ++window) rank.RunWindow();
       costs[i] = rank.costs();
@@ -284,14 +169,8 @@ std::vector<Costs> Measure(int size, const Program& program) {
 }
 
 class ShardedCostsTest : public ::testing::Test {
- protected:
-  ShardedCostsTest() : before_(c10::GetCPUAllocator()) {
-    c10::SetCPUAllocator(&CountingAllocator::Get(), 200);
-  }
-  ~ShardedCostsTest() override { c10::SetCPUAllocator(before_, 200); }
-
  private:
-  c10::Allocator* const before_;
+  const CountedTensors counted_;
 };
 
 // Bytes of a parameter's value, of its gradient, and of what Adam keeps of it.

@@ -99,7 +99,7 @@ absl::Status Pipeline::Connect() {
 
 // Join has compared manifests, which need not be of this model and options.
 absl::Status Pipeline::CompareModels(const PipelineModel& model,
-                                     const StageCut& cut) {
+                                     const pipeline::StageCut& cut) {
   const std::string own = absl::StrCat(cut.ToString(), ", ties [",
                                        TiesOf(model), "], schedule ", spec_);
   for (const auto& group : {groups_.pp, groups_.data}) {

@@ -27,13 +27,13 @@
 #include "client/torch/pipeline/pipeline_options.h"
 #include "client/torch/pipeline/rank_comparison.h"
 #include "client/torch/pipeline/rank_layers.h"
-#include "client/torch/pipeline/stage_cut.h"
 #include "client/torch/pipeline/tied_parameters.h"
 #include "client/torch/pipeline/torch_stage.h"
 #include "client/torch/pipeline/window_stage.h"
 #include "client/torch/shard/sharded_optimizer.h"
 #include "schedule/pipeline/place.h"
 #include "schedule/pipeline/schedule.h"
+#include "schedule/pipeline/stage_cut.h"
 
 namespace coxswain::torch {
 
@@ -192,7 +192,8 @@ class Pipeline {
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
   absl::Status Connect();
-  absl::Status CompareModels(const PipelineModel& model, const StageCut& cut);
+  absl::Status CompareModels(const PipelineModel& model,
+                             const pipeline::StageCut& cut);
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);
@@ -222,7 +223,7 @@ class Pipeline {
   const PipelineLoss loss_;
   absl::Status status_;  // the first error
   std::string spec_;     // of the schedule in force
-  std::optional<StageCut> cut_;
+  std::optional<pipeline::StageCut> cut_;
   std::unique_ptr<RankLayers> layers_;
   std::unique_ptr<TiedParameters> tied_;
   std::unique_ptr<DistributedDataParallel> ddp_;

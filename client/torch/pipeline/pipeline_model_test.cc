@@ -39,8 +39,8 @@ PipelineModel FourLayers() {
   return model;
 }
 
-StageCut Cut(const std::string& text, int stages) {
-  return StageCut::Parse(text, 4, stages).value();
+pipeline::StageCut Cut(const std::string& text, int stages) {
+  return pipeline::StageCut::Parse(text, 4, stages).value();
 }
 
 std::vector<std::string> Names(const ::torch::nn::Module& module) {

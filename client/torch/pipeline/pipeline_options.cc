@@ -50,7 +50,7 @@ absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
 
 // A rank without parameters would take part in no exchange.
 absl::Status CheckParameters(const PipelineDescription& model,
-                             const StageCut& cut,
+                             const pipeline::StageCut& cut,
                              const pipeline::Schedule& schedule) {
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
     int64_t elements = 0;
@@ -68,12 +68,13 @@ absl::Status CheckParameters(const PipelineDescription& model,
   return absl::OkStatus();
 }
 
-absl::StatusOr<StageCut> CutOf(const std::vector<int64_t>& elements,
-                               const std::string& text, int stages) {
+absl::StatusOr<pipeline::StageCut> CutOf(const std::vector<int64_t>& elements,
+                                         const std::string& text, int stages) {
   const int layers = static_cast<int>(elements.size());
-  if (text.empty()) return StageCut::Even(layers, stages);
-  if (text == kByParameters) return StageCut::ByWeight(elements, stages);
-  return StageCut::Parse(text, layers, stages);
+  if (text.empty()) return pipeline::StageCut::Even(layers, stages);
+  if (text == kByParameters)
+    return pipeline::StageCut::ByWeight(elements, stages);
+  return pipeline::StageCut::Parse(text, layers, stages);
 }
 
 }  // namespace
@@ -99,8 +100,9 @@ absl::StatusOr<int> StageRanksOf(const PipelineOptions& options) {
       "give pp a size, and leave dp open, as in pp=2,dp=*"));
 }
 
-absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
-                               const PipelineOptions& options, int stages) {
+absl::StatusOr<pipeline::StageCut> CutOf(const PipelineModel& model,
+                                         const PipelineOptions& options,
+                                         int stages) {
   std::vector<int64_t> elements(model.layers.size());
   if (options.stages == kByParameters) {
     COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described, Describe(model));
@@ -124,7 +126,7 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
       pipeline::MakeSchedule(spec, ranks, ddp.accumulation_steps));
   COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described, Describe(model));
   COXSWAIN_ASSIGN_OR_RETURN(
-      const StageCut cut,
+      const pipeline::StageCut cut,
       CutOf(described.elements, options.stages, schedule.stages()));
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(described, cut, schedule));
   JobManifest manifest =

@@ -11,7 +11,7 @@
 #include "client/session/job.h"
 #include "client/torch/distributed_data_parallel_options.h"
 #include "client/torch/pipeline/pipeline_model.h"
-#include "client/torch/pipeline/stage_cut.h"
+#include "schedule/pipeline/stage_cut.h"
 
 namespace coxswain::torch {
 
@@ -56,8 +56,9 @@ std::string TiesOf(const PipelineModel& model);
 absl::StatusOr<int> StageRanksOf(const PipelineOptions& options);
 
 // Returns the stages' layers. Fails with INVALID_ARGUMENT.
-absl::StatusOr<StageCut> CutOf(const PipelineModel& model,
-                               const PipelineOptions& options, int stages);
+absl::StatusOr<pipeline::StageCut> CutOf(const PipelineModel& model,
+                                         const PipelineOptions& options,
+                                         int stages);
 
 }  // namespace coxswain::torch
 

@@ -55,7 +55,7 @@ class Stages : public ::torch::nn::Module {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankLayers>> RankLayers::Make(
-    const PipelineModel& model, const StageCut& cut,
+    const PipelineModel& model, const pipeline::StageCut& cut,
     const std::vector<int>& stages) {
   std::unique_ptr<RankLayers> layers(new RankLayers(cut));
   COXSWAIN_RETURN_IF_ERROR(layers->MakeModules(model, stages));

@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/torch/pipeline/pipeline_model.h"
-#include "client/torch/pipeline/stage_cut.h"
 #include "client/torch/pipeline/torch_stage.h"
+#include "schedule/pipeline/stage_cut.h"
 
 namespace coxswain::torch {
 
@@ -26,7 +26,7 @@ class RankLayers {
  public:
   // Makes them. Fails as Describe.
   static absl::StatusOr<std::unique_ptr<RankLayers>> Make(
-      const PipelineModel& model, const StageCut& cut,
+      const PipelineModel& model, const pipeline::StageCut& cut,
       const std::vector<int>& stages);
 
   // Returns a module that has the tensors of all of them, under the names that
@@ -64,7 +64,7 @@ class RankLayers {
     std::vector<StageParameter> parameters;
   };
 
-  RankLayers(StageCut cut) : cut_(std::move(cut)) {}
+  RankLayers(pipeline::StageCut cut) : cut_(std::move(cut)) {}
   absl::Status MakeModules(const PipelineModel& model,
                            const std::vector<int>& stages);
   // May throw, as Register.
@@ -77,7 +77,7 @@ class RankLayers {
   };
   Found Find(const std::string& name);
 
-  const StageCut cut_;
+  const pipeline::StageCut cut_;
   std::vector<Layer> layers_;  // in their order
   std::vector<Shared> shared_;
   std::set<std::string> late_;

@@ -1,4 +1,4 @@
-#include "client/torch/pipeline/stage_cut.h"
+#include "schedule/pipeline/stage_cut.h"
 
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace coxswain::torch {
+namespace coxswain::pipeline {
 namespace {
 
 using ::testing::HasSubstr;
@@ -70,4 +70,4 @@ TEST(StageCutTest, WhatIsNoCutIsNamed) {
 }
 
 }  // namespace
-}  // namespace coxswain::torch
+}  // namespace coxswain::pipeline

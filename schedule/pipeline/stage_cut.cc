@@ -1,4 +1,4 @@
-#include "client/torch/pipeline/stage_cut.h"
+#include "schedule/pipeline/stage_cut.h"
 
 #include <algorithm>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 
-namespace coxswain::torch {
+namespace coxswain::pipeline {
 namespace {
 
 absl::Status CheckCounts(int layers, int stages) {
@@ -129,4 +129,4 @@ int StageCut::StageOf(int layer) const {
   return static_cast<int>(after - begins_.begin()) - 1;
 }
 
-}  // namespace coxswain::torch
+}  // namespace coxswain::pipeline

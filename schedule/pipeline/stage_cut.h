@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_TORCH_PIPELINE_STAGE_CUT_H_
-#define COXSWAIN_CLIENT_TORCH_PIPELINE_STAGE_CUT_H_
+#ifndef COXSWAIN_SCHEDULE_PIPELINE_STAGE_CUT_H_
+#define COXSWAIN_SCHEDULE_PIPELINE_STAGE_CUT_H_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace coxswain::torch {
+namespace coxswain::pipeline {
 
 // Which layers of a model each stage of a pipeline has: consecutive ones, at
 // least one, and each layer in one stage. Layers and stages count from 0.
@@ -45,6 +45,6 @@ class StageCut {
   int layers_;
 };
 
-}  // namespace coxswain::torch
+}  // namespace coxswain::pipeline
 
-#endif  // COXSWAIN_CLIENT_TORCH_PIPELINE_STAGE_CUT_H_
+#endif  // COXSWAIN_SCHEDULE_PIPELINE_STAGE_CUT_H_
