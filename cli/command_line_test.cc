@@ -117,6 +117,30 @@ TEST_F(CommandLineTest, PlanScheduleAndCheckNeedNoCoordinator) {
   EXPECT_EQ(line.plan_check.capacity, 2);
 }
 
+TEST_F(CommandLineTest, PlanMemoryTakesTheWordsOfThePlan) {
+  ASSERT_OK_AND_ASSIGN(
+      CommandLine line,
+      ParseCommandLine({"plan", "memory", "m.json", "--mesh", "pp=2,dp=2",
+                        "--zero", "1", "--accumulation", "8", "--pipeline",
+                        "zb_h1", "--stages", "parameters", "--optimizer", "sgd",
+                        "--hook", "fp16", "--bucket-mib", "5", "--json"}));
+  EXPECT_EQ(line.command, Command::kPlanMemory);
+  EXPECT_EQ(line.plan_memory.model, "m.json");
+  EXPECT_EQ(line.plan_memory.mesh, "pp=2,dp=2");
+  EXPECT_EQ(line.plan_memory.zero, 1);
+  EXPECT_EQ(line.plan_memory.accumulation, 8);
+  EXPECT_EQ(line.plan_memory.pipeline, "zb_h1");
+  EXPECT_EQ(line.plan_memory.stages, "parameters");
+  EXPECT_EQ(line.plan_memory.optimizer, "sgd");
+  EXPECT_EQ(line.plan_memory.hook, "fp16");
+  EXPECT_EQ(line.plan_memory.bucket_mib, 5);
+  EXPECT_TRUE(line.plan_memory.json);
+  EXPECT_FALSE(line.plan_memory.offload);
+  EXPECT_FALSE(line.plan_memory.sync_each_batch);
+  EXPECT_FALSE(line.plan_memory.gradient_as_bucket_view);
+  EXPECT_FALSE(ParseCommandLine({"plan", "memory"}).ok());
+}
+
 TEST_F(CommandLineTest, PlanCommandsTakeAJobOrLeaveItOut) {
   Set("COXSWAIN_COORDINATOR", "head:7077");
   ASSERT_OK_AND_ASSIGN(CommandLine show,

@@ -1,4 +1,6 @@
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -90,6 +92,21 @@ std::string RanksText(const Estimate& estimate) {
   return text;
 }
 
+// Leaves out columns in which no rank has anything.
+void DropEmptyColumns(std::vector<TableRow>* rows) {
+  const std::string nothing = SizeText(0);
+  for (size_t column = rows->front().size(); column-- > 0;) {
+    bool empty = true;
+    for (size_t i = 1; i < rows->size(); ++i) {
+      empty = empty && (*rows)[i][column] == nothing;
+    }
+    if (!empty) continue;
+    for (TableRow& row : *rows) {
+      row.erase(row.begin() + static_cast<std::ptrdiff_t>(column));
+    }
+  }
+}
+
 std::string Text(const Estimate& estimate) {
   std::vector<TableRow> rows = {{"PP", "STAGES", "LAYERS", "PARAMETERS",
                                  "GRADIENTS", "BUCKETS", "OPTIMIZER", "HOOK",
@@ -104,6 +121,7 @@ std::string Text(const Estimate& estimate) {
                     SizeText(rank.total()), SizeText(rank.host),
                     rank.in_step ? "step" : "passes"});
   }
+  DropEmptyColumns(&rows);
   const RankMemory& largest =
       estimate.by_pp[static_cast<size_t>(estimate.largest)];
   int64_t all = 0;
