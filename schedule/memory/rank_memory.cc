@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -98,23 +97,20 @@ absl::Status Check(const Configuration& configuration) {
 
 // What changes while a window runs.
 struct Moment {
-  int64_t gradients = 0;
   int64_t activations = 0;
   int64_t received = 0;
   int64_t working = 0;
 
-  int64_t sum() const { return gradients + activations + received + working; }
+  int64_t sum() const { return activations + received + working; }
 };
 
 // A rank's passes, one after the other, in the order of its list: that of the
 // schedule does not depend on time.
 class Passes {
  public:
-  // `grows`: .grad is made by a window's first backward pass. `copies`: each
-  // gradient has memory of its own while it is added to another.
-  Passes(const Model& model, const pipeline::StageCut& cut, bool grows,
-         bool copies)
-      : model_(model), cut_(cut), grows_(grows), copies_(copies) {}
+  // `copies`: each gradient has memory of its own while it is added to another.
+  Passes(const Model& model, const pipeline::StageCut& cut, bool copies)
+      : model_(model), cut_(cut), copies_(copies) {}
 
   void Begin(const Moment& begin) { now_ = peak_ = begin; }
   // `received`: its input came from another rank.
@@ -133,16 +129,13 @@ class Passes {
     }
   }
   void Backward(int stage, bool received, bool is_half) {
-    const bool fresh = begun_.insert(stage).second;
     for (int i = cut_.end(stage); i-- > cut_.begin(stage);) {
       const Layer& layer = LayerOf(i);
       int64_t largest = 0;
       for (const int64_t elements : layer.tensors) {
         largest = std::max(largest, elements * model_.element_bytes);
       }
-      const bool makes = grows_ && fresh;
-      if (makes) now_.gradients += layer.elements() * model_.element_bytes;
-      Look((is_half ? 0 : layer.working) + (copies_ && !makes ? largest : 0));
+      Look((is_half ? 0 : layer.working) + (copies_ ? largest : 0));
       now_.activations -= layer.activations + (is_half ? layer.output : 0);
     }
     if (received) now_.received -= InputOf(stage);
@@ -165,9 +158,7 @@ class Passes {
 
   const Model& model_;
   const pipeline::StageCut& cut_;
-  const bool grows_;
   const bool copies_;
-  std::set<int> begun_;  // stages that have had a backward pass
   Moment now_;
   Moment peak_;
 };
@@ -238,7 +229,12 @@ class Estimator {
     const bool each = window && configuration_.sync_each_batch;
     rank->parameters = all;
     rank->buckets = all;
-    if (zero == 0 && each) rank->gradients = all;  // averages set aside
+    if (zero == 0) {
+      // From one step to the next .grad keeps its memory; and averages are set
+      // aside.
+      rank->gradients =
+          (configuration_.gradient_as_bucket_view ? 0 : all) + (each ? all : 0);
+    }
     if (zero == 1 && each) rank->gradients = Slice(all);
     if (zero == 2) {
       rank->buckets = std::min(all, kBucketsInFlight * bucket);
@@ -255,17 +251,12 @@ class Estimator {
     rank->hook = is_hybrid_ ? Slice(errors) : errors;
   }
 
-  // Whether .grad has memory beside the buckets.
-  bool HasOwnGradients() const {
-    return configuration_.zero == 0 && !configuration_.gradient_as_bucket_view;
-  }
-
   void AddPasses(int pp, int64_t largest, RankMemory* rank) const {
     // With zero=2 a gradient goes into its bucket, of those that are counted.
     const bool copies =
         configuration_.zero < 2 ||
         (configuration_.accumulation > 1 && !configuration_.sync_each_batch);
-    Passes passes(model_, cut_, HasOwnGradients(), copies);
+    Passes passes(model_, cut_, copies);
     Moment begin;
     if (schedule_.has_value()) {
       const int64_t fixed = MessagesOf(pp);
@@ -278,17 +269,12 @@ class Estimator {
     } else {
       begin.activations = model_.input;
       passes.Begin(begin);
-      for (int i = 0; i < std::min(configuration_.accumulation, 2); ++i) {
-        passes.Forward(0, /*received=*/false);
-        passes.Backward(0, /*received=*/false, /*is_half=*/false);
-      }
+      passes.Forward(0, /*received=*/false);
+      passes.Backward(0, /*received=*/false, /*is_half=*/false);
     }
     Moment most = passes.peak();
     Moment step;
     step.activations = begin.activations;
-    if (HasOwnGradients()) {
-      step.gradients = rank->elements * model_.element_bytes;
-    }
     if (!configuration_.offload) {
       const int64_t tensor = largest * model_.element_bytes;
       step.working =
@@ -298,7 +284,6 @@ class Estimator {
     }
     rank->in_step = step.sum() > most.sum();
     if (rank->in_step) most = step;
-    rank->gradients += most.gradients;
     rank->activations += most.activations;
     rank->messages += most.received;
     rank->working = most.working;
