@@ -120,10 +120,11 @@ TEST_F(CommandLineTest, PlanScheduleAndCheckNeedNoCoordinator) {
 TEST_F(CommandLineTest, PlanMemoryTakesTheWordsOfThePlan) {
   ASSERT_OK_AND_ASSIGN(
       CommandLine line,
-      ParseCommandLine({"plan", "memory", "m.json", "--mesh", "pp=2,dp=2",
-                        "--zero", "1", "--accumulation", "8", "--pipeline",
-                        "zb_h1", "--stages", "parameters", "--optimizer", "sgd",
-                        "--hook", "fp16", "--bucket-mib", "5", "--json"}));
+      ParseCommandLine(
+          {"plan",   "memory",   "m.json",         "--mesh",      "pp=2,dp=2",
+           "--zero", "1",        "--accumulation", "8",           "--pipeline",
+           "zb_h1",  "--stages", "parameters",     "--optimizer", "sgd",
+           "--hook", "fp16",     "--bucket-mib",   "5",           "--json"}));
   EXPECT_EQ(line.command, Command::kPlanMemory);
   EXPECT_EQ(line.plan_memory.model, "m.json");
   EXPECT_EQ(line.plan_memory.mesh, "pp=2,dp=2");

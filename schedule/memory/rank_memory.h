@@ -6,29 +6,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/mesh.h"
+#include "schedule/memory/configuration.h"
 #include "schedule/memory/model.h"
 
 namespace coxswain::memory {
-
-// How a model is trained; the words are those of the plan and of
-// DistributedDataParallelOptions.
-struct Configuration {
-  Mesh mesh;  // without a free axis; empty: one rank
-  int zero = 0;
-  bool offload = false;
-  int accumulation = 1;
-  std::string pipeline;  // a spec; empty: 1f1b where the mesh has stages
-  // Which layers each stage has: see StageCut. "parameters", or empty: even.
-  std::string stages;
-  // sgd, momentum (SGD with it), adam, adamw, rmsprop or adagrad.
-  std::string optimizer = "adam";
-  bool sync_each_batch = false;
-  bool gradient_as_bucket_view = false;
-  // Errors that the hook keeps for each element of the gradients.
-  double hook_bytes = 0;
-  int64_t bucket_bytes = int64_t{25} << 20;
-};
 
 // What a rank holds when it holds the most: in the backward passes, or in the
 // optimizer's step. In bytes.

@@ -214,7 +214,8 @@ class PipelineCheckpointTest : public ::testing::Test {
   absl::Status TrainPlainRank(const PipelineProgram& program, const JobRun& run,
                               int zero, int slot, Ended* ended) {
     const int count = static_cast<int>(program.model.layers.size());
-    COXSWAIN_ASSIGN_OR_RETURN(const pipeline::StageCut cut, pipeline::StageCut::Even(count, 1));
+    COXSWAIN_ASSIGN_OR_RETURN(const pipeline::StageCut cut,
+                              pipeline::StageCut::Even(count, 1));
     COXSWAIN_ASSIGN_OR_RETURN(const auto whole,
                               RankLayers::Make(program.model, cut, {0}));
     const auto optimizer = MakeAdam(whole->module()->parameters());
