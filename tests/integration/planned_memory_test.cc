@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -189,10 +190,13 @@ Peaks TrainPipeline(const Configuration& configuration) {
       COXSWAIN_RETURN_IF_ERROR(
           PipelineJob::Step(pipeline, program, 0, end).status());
     }
-    int64_t buckets = 0;  // of the session's back end, and not libtorch's
+    // Of the session's back end, and not libtorch's: the buckets, and with zero
+    // the parameters, which are cut like them.
+    int64_t buckets = 0;
     for (const Bucket& bucket : pipeline.ddp().reducer().buckets()) {
       buckets += bucket.data.bytes();
     }
+    if (configuration.zero > 0) buckets *= 2;
     peaks[static_cast<size_t>(session.rank())] = OwnLedger()->peak() + buckets;
     return absl::OkStatus();
   };
@@ -216,6 +220,12 @@ struct Case {
   int zero = 0;
   bool view = false;
   bool each = false;
+
+  friend std::ostream& operator<<(std::ostream& out, const Case& one) {
+    return out << one.mesh << " " << one.pipeline << " " << one.optimizer
+               << " accumulation=" << one.accumulation << " zero=" << one.zero
+               << " view=" << one.view << " sync_each_batch=" << one.each;
+  }
 };
 
 class PlannedMemoryTest : public ::testing::TestWithParam<Case> {
