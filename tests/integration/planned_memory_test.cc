@@ -1,8 +1,10 @@
 // Whether ranks hold what `coxswain plan memory` counts: each tensor of
 // libtorch's and each bucket, at the most that a rank has at once in two steps.
 //
-// Left out are messages between stages, whose memory is not libtorch's, and the
-// data, which the ranks share here.
+// Left out are messages between stages, and the data, which the ranks share
+// here. A message that was received is not in libtorch's memory; one that waits
+// to be sent is, and how many do depends on how fast the ranks are: so an
+// output of a layer is small beside what is compared.
 
 #include <ATen/Parallel.h>
 #include <torch/nn/modules/linear.h>
@@ -42,8 +44,8 @@ using memory::Configuration;
 using ::torch::Tensor;
 
 constexpr int64_t kWidth = 128;
-constexpr int kLayers = 16;
-constexpr int64_t kRows = 256;
+constexpr int kLayers = 24;
+constexpr int64_t kRows = 64;
 // Of what passes from one layer to the next.
 constexpr int64_t kUnit = kRows * kWidth * 4;
 constexpr int64_t kBucketBytes = 1 << 16;
