@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "hooks/registry/registry.h"
+#include "schedule/memory/configuration.h"
 #include "schedule/memory/model.h"
 #include "schedule/memory/rank_memory.h"
 #include "server/describe/json.h"
