@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "client/comm/held/held_communicator.h"
 
@@ -23,6 +24,15 @@ class Ledger {
     MutexLock lock(&mutex_);
     bytes_ += bytes;
     peak_ = std::max(peak_, bytes_);
+    if (bytes < 0) freed_.NotifyAll();
+  }
+  // Waits for other threads to free what they still hold. Returns whether it is
+  // no more than this.
+  bool AwaitAtMost(int64_t bytes, absl::Duration timeout) {
+    MutexLock lock(&mutex_);
+    return freed_.WaitFor(
+        &mutex_, timeout,
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return bytes_ <= bytes; });
   }
   // The peak is that from now on.
   void BeginPeak() {
@@ -40,6 +50,7 @@ class Ledger {
 
  private:
   mutable Mutex mutex_;
+  CondVar freed_;
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t peak_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -76,6 +76,14 @@ struct Costs {
   int64_t wire = 0;       // handed to the transport in a step
 };
 
+double ParametersOf(const WideModel& model) {
+  double count = 0;
+  for (const Tensor& parameter : model.parameters()) {
+    count += static_cast<double>(parameter.numel());
+  }
+  return count;
+}
+
 class Rank {
  public:
   Rank(const Program& program, std::unique_ptr<Communicator> inner)
