@@ -12,17 +12,14 @@ namespace {
 
 // The vectors that the authors publish (Random123, kat_vectors).
 TEST(PhiloxTest, DrawsThePublishedVectors) {
-  EXPECT_EQ(
-      Philox({}, {}),
-      (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(
-      Philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
-             {0xffffffff, 0xffffffff}),
-      (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(
-      Philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
-             {0xa4093822, 0x299f31d0}),
-      (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(Philox({}, {}),
+            (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(Philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+                   {0xffffffff, 0xffffffff}),
+            (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+                   {0xa4093822, 0x299f31d0}),
+            (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(PlaceRandomTest, EveryPartOfAPlaceChangesWhatIsDrawn) {

@@ -24,7 +24,8 @@ std::shared_ptr<const DropoutPlace> PlaceOf(int64_t step) {
 
 class BlockTest : public testing::TestWithParam<std::tuple<int, bool>> {
  protected:
-  BlockTest() : ranks_(std::get<0>(GetParam())), sequence_(std::get<1>(GetParam())) {}
+  BlockTest()
+      : ranks_(std::get<0>(GetParam())), sequence_(std::get<1>(GetParam())) {}
 
   const int ranks_;
   const bool sequence_;

@@ -70,8 +70,8 @@ Tensor ValuesOf(const ParameterPart& part, uint64_t seed,
     for (size_t d = 0; d < at.size(); ++d) {
       index = index * part.box.shape[d] + at[d];
     }
-    *element++ = initial.mean + initial.deviation * random.Normal(
-                                    static_cast<uint64_t>(index));
+    *element++ = initial.mean + initial.deviation *
+                                    random.Normal(static_cast<uint64_t>(index));
     for (size_t d = at.size(); d-- > 0;) {
       if (++at[d] < box.end[d]) break;
       at[d] = box.begin[d];

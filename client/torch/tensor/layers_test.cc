@@ -1,6 +1,7 @@
 // Each layer against the same one undivided, in float64.
 
 #include <torch/nn/functional.h>
+#include <torch/nn/init.h>
 
 #include <memory>
 #include <tuple>
@@ -174,8 +175,8 @@ TEST_P(LayersTest, ParallelSelfAttentionIsSelfAttention) {
     const Tensor y = (*layer)->forward(own_x);
     ExpectNear(y, OwnSequence(expected.detach(), rank));
     (y * OwnSequence(of_outputs, rank)).sum().backward();
-    ASSERT_OK(SumSequenceGradients(
-        {(*layer)->named_parameters()["out.bias"]}, rank.parallel));
+    ASSERT_OK(SumSequenceGradients({(*layer)->named_parameters()["out.bias"]},
+                                   rank.parallel));
     ExpectNear(own_x.grad(), OwnSequence(dense_x.grad(), rank));
     ExpectGradientsOf(dense, **layer);
   });

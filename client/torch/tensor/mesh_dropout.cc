@@ -28,9 +28,8 @@ absl::StatusOr<std::shared_ptr<MeshDropout>> MeshDropout::Create(
         "\" needs a name in the whole model, and the place of its rank: what "
         "it drops is a function of them"));
   }
-  return std::shared_ptr<MeshDropout>(
-      new MeshDropout(StableHash(name), probability, std::move(place),
-                      std::move(parallel)));
+  return std::shared_ptr<MeshDropout>(new MeshDropout(
+      StableHash(name), probability, std::move(place), std::move(parallel)));
 }
 
 MeshDropout::MeshDropout(uint64_t name, double probability,

@@ -64,9 +64,9 @@ ParallelSelfAttention::ParallelSelfAttention(
 
 Tensor ParallelSelfAttention::forward(const Tensor& input) {
   if (input.dim() != 3) {
-    parallel_->Fail(absl::InvalidArgumentError(absl::StrCat(
-        kAttention, " got an input of ", DescribeForm(input),
-        ": it must be [batch, sequence, features]")));
+    parallel_->Fail(absl::InvalidArgumentError(
+        absl::StrCat(kAttention, " got an input of ", DescribeForm(input),
+                     ": it must be [batch, sequence, features]")));
     return TensorParallel::Zeros(input.sizes(), input.options());
   }
   const Tensor projected = qkv_->forward(input);
@@ -75,24 +75,23 @@ Tensor ParallelSelfAttention::forward(const Tensor& input) {
   const int64_t own = heads_.end - heads_.begin;
   const int64_t width = options_.features / options_.heads;
   // [query, key or value][batch, head, position, width].
-  const Tensor parts = projected.view({batch, length, own, 3, width})
-                           .permute({3, 0, 2, 1, 4});
+  const Tensor parts =
+      projected.view({batch, length, own, 3, width}).permute({3, 0, 2, 1, 4});
   Tensor scores = parts[0].matmul(parts[1].transpose(-2, -1)) /
                   std::sqrt(static_cast<double>(width));
   if (options_.causal) {
     const Tensor later =
         ::torch::ones({length, length}, ::torch::kBool).triu(/*diagonal=*/1);
-    scores = scores.masked_fill(later,
-                                -std::numeric_limits<double>::infinity());
+    scores =
+        scores.masked_fill(later, -std::numeric_limits<double>::infinity());
   }
   Tensor probabilities = scores.softmax(-1);
   if (options_.dropout != nullptr) {
     probabilities = options_.dropout->DropPart(
         probabilities, {1, heads_.begin, options_.heads});
   }
-  return out_->forward(probabilities.matmul(parts[2])
-                           .transpose(1, 2)
-                           .reshape({batch, length, own * width}));
+  return out_->forward(probabilities.matmul(parts[2]).transpose(1, 2).reshape(
+      {batch, length, own * width}));
 }
 
 }  // namespace coxswain::torch

@@ -31,15 +31,13 @@ absl::StatusOr<EvenRange> FeaturesOfRank(absl::string_view layer,
                      options.out_features, " outputs: there must be some"));
   }
   if (options.unit < 1 || divided % options.unit != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(layer, " has ", divided,
-                     " features to be divided in units of ", options.unit,
-                     ", which is no divisor of them"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        layer, " has ", divided, " features to be divided in units of ",
+        options.unit, ", which is no divisor of them"));
   }
-  COXSWAIN_ASSIGN_OR_RETURN(
-      EvenRange range,
-      RangeOfRank(layer, divided / options.unit, "units of features",
-                  *parallel));
+  COXSWAIN_ASSIGN_OR_RETURN(EvenRange range,
+                            RangeOfRank(layer, divided / options.unit,
+                                        "units of features", *parallel));
   range.begin *= options.unit;
   range.end *= options.unit;
   return range;
@@ -65,8 +63,7 @@ ColumnParallelLinear::ColumnParallelLinear(TensorParallelPtr parallel,
       in_features_(options.in_features),
       outputs_(outputs) {
   const int64_t own = outputs.end - outputs.begin;
-  weight_ =
-      register_parameter("weight", ::torch::zeros({own, in_features_}));
+  weight_ = register_parameter("weight", ::torch::zeros({own, in_features_}));
   boxes_["weight"] = {{options.out_features, in_features_},
                       {{outputs.begin, 0}, {outputs.end, in_features_}}};
   if (!options.bias) return;

@@ -84,8 +84,8 @@ struct Moved : ::torch::autograd::Function<Moved<kForward, kBackward>> {
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
     const auto kept = context->saved_data["parallel"].toCapsule();
-    Tensor gradient = kBackward(
-        gradients[0], *static_cast<KeptParallel&>(*kept).parallel);
+    Tensor gradient =
+        kBackward(gradients[0], *static_cast<KeptParallel&>(*kept).parallel);
     // Of an activation that was refused.
     const std::vector<int64_t> sizes =
         context->saved_data["sizes"].toIntVector();

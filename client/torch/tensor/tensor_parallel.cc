@@ -23,10 +23,9 @@ absl::StatusOr<TensorParallelPtr> TensorParallel::Create(
         "that of the session's GroupsOf(mesh).tp");
   }
   if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the timeout of tensor parallelism is ",
-                     absl::FormatDuration(options.timeout),
-                     ": collectives need some time"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the timeout of tensor parallelism is ",
+        absl::FormatDuration(options.timeout), ": collectives need some time"));
   }
   return TensorParallelPtr(new TensorParallel(options));
 }
@@ -37,18 +36,18 @@ absl::Status TensorParallel::TakeError() {
 
 void TensorParallel::Fail(const absl::Status& error) {
   if (failed()) return;
-  error_ = WithPrefix(absl::StrCat("tensor parallelism, rank ", rank(), " of ",
-                                   size(), ": "),
-                      error);
+  error_ = WithPrefix(
+      absl::StrCat("tensor parallelism, rank ", rank(), " of ", size(), ": "),
+      error);
   options_.communicator->Abort(error_.message());
 }
 
 Tensor TensorParallel::Zeros(at::IntArrayRef sizes,
                              const ::torch::TensorOptions& form) {
-  return ::torch::zeros(
-      sizes, ::torch::TensorOptions()
-                 .dtype(form.dtype())
-                 .requires_grad(::torch::GradMode::is_enabled()));
+  return ::torch::zeros(sizes,
+                        ::torch::TensorOptions()
+                            .dtype(form.dtype())
+                            .requires_grad(::torch::GradMode::is_enabled()));
 }
 
 bool TensorParallel::MayMove(const Tensor& tensor) {

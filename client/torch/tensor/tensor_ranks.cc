@@ -107,9 +107,9 @@ void ExpectGradientsOf(const ::torch::nn::Module& dense,
     const auto box = boxes.find(parameter.key());
     if (box != boxes.end()) {
       for (size_t d = 0; d < box->second.shape.size(); ++d) {
-        gradient = gradient.slice(static_cast<int64_t>(d),
-                                  box->second.box.begin[d],
-                                  box->second.box.end[d]);
+        gradient =
+            gradient.slice(static_cast<int64_t>(d), box->second.box.begin[d],
+                           box->second.box.end[d]);
       }
     }
     ExpectNear(parameter.value().grad(), gradient);
@@ -129,8 +129,7 @@ Tensor DenseAttention::forward(const Tensor& input) {
   const int64_t width = input.size(2) / heads_;
   const Tensor qkv = qkv_->forward(input);
   std::vector<Tensor> probabilities, values;
-  const Tensor later =
-      ::torch::ones({length, length}, ::torch::kBool).triu(1);
+  const Tensor later = ::torch::ones({length, length}, ::torch::kBool).triu(1);
   for (int64_t head = 0; head < heads_; ++head) {
     const auto part = [&](int64_t which) {
       return qkv.narrow(2, (3 * head + which) * width, width);
@@ -138,8 +137,7 @@ Tensor DenseAttention::forward(const Tensor& input) {
     const Tensor scores = ::torch::bmm(part(0), part(1).transpose(1, 2)) /
                           std::sqrt(static_cast<double>(width));
     probabilities.push_back(
-        scores
-            .masked_fill(later, -std::numeric_limits<double>::infinity())
+        scores.masked_fill(later, -std::numeric_limits<double>::infinity())
             .softmax(-1));
     values.push_back(part(2));
   }
@@ -163,10 +161,9 @@ DenseBlock::DenseBlock(const GptSizes& sizes,
           sizes.features, sizes.heads,
           Must(MeshDropout::Create("attention.dropout", sizes.dropout, place,
                                    nullptr))));
-  up_ = register_module("up",
-                        ::torch::nn::Linear(sizes.features, sizes.inner));
-  down_ = register_module("down",
-                          ::torch::nn::Linear(sizes.inner, sizes.features));
+  up_ = register_module("up", ::torch::nn::Linear(sizes.features, sizes.inner));
+  down_ =
+      register_module("down", ::torch::nn::Linear(sizes.inner, sizes.features));
   dropout_ = register_module(
       "dropout",
       Must(MeshDropout::Create("dropout", sizes.dropout, place, nullptr)));
@@ -186,18 +183,18 @@ ParallelBlock::ParallelBlock(const GptSizes& sizes,
   ParallelAttentionOptions attention;
   attention.features = sizes.features;
   attention.heads = sizes.heads;
-  attention.dropout = Must(MeshDropout::Create(
-      "attention.dropout", sizes.dropout, place, parallel));
+  attention.dropout = Must(
+      MeshDropout::Create("attention.dropout", sizes.dropout, place, parallel));
   attention_ = register_module(
       "attention", Must(ParallelSelfAttention::Create(parallel, attention)));
   ParallelLinearOptions linear;
   linear.in_features = sizes.features;
   linear.out_features = sizes.inner;
-  up_ =
-      register_module("up", Must(ColumnParallelLinear::Create(parallel, linear)));
+  up_ = register_module("up",
+                        Must(ColumnParallelLinear::Create(parallel, linear)));
   std::swap(linear.in_features, linear.out_features);
-  down_ =
-      register_module("down", Must(RowParallelLinear::Create(parallel, linear)));
+  down_ = register_module("down",
+                          Must(RowParallelLinear::Create(parallel, linear)));
   dropout_ = register_module(
       "dropout",
       Must(MeshDropout::Create("dropout", sizes.dropout, place, parallel)));
@@ -220,8 +217,8 @@ DenseGpt::DenseGpt(const GptSizes& sizes,
 }
 
 Tensor DenseGpt::forward(const Tensor& tokens, const Tensor& targets) {
-  const Tensor x = norm_->forward(
-      block_->forward(embedding_->forward(tokens) + positions_));
+  const Tensor x =
+      norm_->forward(block_->forward(embedding_->forward(tokens) + positions_));
   return F::cross_entropy(
       F::linear(x, embedding_->weight).flatten(0, 1), targets.flatten(),
       F::CrossEntropyFuncOptions().reduction(::torch::kNone));
@@ -232,9 +229,8 @@ ParallelGpt::ParallelGpt(const GptSizes& sizes,
                          const TensorRank& rank)
     : sizes_(sizes), rank_(rank) {
   embedding_ = register_module(
-      "embedding",
-      Must(VocabParallelEmbedding::Create(rank.parallel, sizes.vocabulary,
-                                          sizes.features)));
+      "embedding", Must(VocabParallelEmbedding::Create(
+                       rank.parallel, sizes.vocabulary, sizes.features)));
   positions_ = register_parameter(
       "positions", ::torch::zeros({sizes.length, sizes.features}));
   block_ = register_module(

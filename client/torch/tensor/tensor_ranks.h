@@ -2,6 +2,9 @@
 #define COXSWAIN_CLIENT_TORCH_TENSOR_TENSOR_RANKS_H_
 
 #include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
 
 #include <cstdint>

@@ -41,8 +41,8 @@ bool AreOf(absl::string_view layer, int64_t vocabulary, const Tensor& indices,
     return false;
   }
   if (indices.numel() == 0) return true;
-  for (const int64_t index : {indices.min().item<int64_t>(),
-                              indices.max().item<int64_t>()}) {
+  for (const int64_t index :
+       {indices.min().item<int64_t>(), indices.max().item<int64_t>()}) {
     if (index >= 0 && index < vocabulary) continue;
     parallel.Fail(absl::InvalidArgumentError(
         absl::StrCat(layer, " got the index ", index,
@@ -62,14 +62,13 @@ struct CrossEntropy : ::torch::autograd::Function<CrossEntropy> {
         std::get<0>(logits.max(/*dim=*/1)).contiguous(), ReduceOp::kMax);
     const Tensor shifted = logits - highest.unsqueeze(1);
     Tensor softmax = shifted.exp();
-    const Tensor at_target =
-        shifted.gather(1, targets.index.unsqueeze(1))
-            .squeeze(1)
-            .masked_fill(targets.own.logical_not(), 0);
+    const Tensor at_target = shifted.gather(1, targets.index.unsqueeze(1))
+                                 .squeeze(1)
+                                 .masked_fill(targets.own.logical_not(), 0);
     const Tensor sums =
         parallel->AllReduce(::torch::stack({softmax.sum(1), at_target}));
-    Tensor losses = (sums[0].log() - sums[1])
-                        .masked_fill(counted.logical_not(), 0);
+    Tensor losses =
+        (sums[0].log() - sums[1]).masked_fill(counted.logical_not(), 0);
     softmax.div_(sums[0].unsqueeze(1));
     if (parallel->failed()) {
       losses.zero_();
