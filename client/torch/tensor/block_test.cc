@@ -13,7 +13,7 @@ namespace {
 
 using ::torch::Tensor;
 
-constexpr int64_t kBatch = 2;
+constexpr int64_t kSamples = 2;
 
 std::shared_ptr<const DropoutPlace> PlaceOf(int64_t step) {
   auto place = std::make_shared<DropoutPlace>();
@@ -37,14 +37,14 @@ INSTANTIATE_TEST_SUITE_P(Ranks, BlockTest,
                                           testing::Bool()));
 
 TEST_P(BlockTest, ABlockHasTwoCollectivesEachWayAndTheirBytes) {
-  const Tensor x = Numbers({kBatch, sizes_.length, sizes_.features}, 1);
+  const Tensor x = Numbers({kSamples, sizes_.length, sizes_.features}, 1);
   OnTensorRanks(ranks_, sequence_, [&](const TensorRank& rank) {
     ParallelBlock block(sizes_, PlaceOf(0), rank.parallel);
     Prepare(block);
     const Tensor own_x = OwnSequence(x, rank).clone().requires_grad_();
     const Tensor y = block.forward(own_x);
     // Bytes of an activation.
-    const int64_t whole = kBatch * sizes_.length * sizes_.features * 8;
+    const int64_t whole = kSamples * sizes_.length * sizes_.features * 8;
     const int64_t part = whole / rank.size;
     const auto expect = [&](int64_t passes) {
       if (sequence_) {
@@ -68,9 +68,9 @@ TEST_P(BlockTest, ABlockHasTwoCollectivesEachWayAndTheirBytes) {
 
 TEST_P(BlockTest, ATransformerWithDropoutIsTheUndividedOne) {
   const Tensor tokens =
-      (::torch::arange(kBatch * sizes_.length, ::torch::kInt64) * 17 %
+      (::torch::arange(kSamples * sizes_.length, ::torch::kInt64) * 17 %
        sizes_.vocabulary)
-          .view({kBatch, sizes_.length});
+          .view({kSamples, sizes_.length});
   Tensor targets = (tokens * 5 + 3) % sizes_.vocabulary;
   targets[1][2] = -100;
   DenseGpt dense(sizes_, PlaceOf(3));

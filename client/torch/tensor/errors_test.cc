@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::torch::Tensor;
 
-// The launch of rank 1 that fails, of those of a transformer's two passes.
+// With sequence parallelism or without.
 class FailureTest : public testing::TestWithParam<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(Sequence, FailureTest, testing::Bool());
@@ -27,6 +27,7 @@ TEST_P(FailureTest, ACollectiveThatFailsEndsThePassesOfAllRanks) {
   const GptSizes sizes;
   const auto place = std::make_shared<const DropoutPlace>();
   const Tensor tokens = ::torch::zeros({1, sizes.length}, ::torch::kInt64);
+  // Each launch of rank 1 fails once, in the forward and the backward pass.
   int64_t launches = 1;
   for (int64_t failing = 0; failing < launches; ++failing) {
     std::atomic<int64_t> all{0};

@@ -31,7 +31,7 @@ TEST(InitialValuesTest, AnyNumberOfRanksBeginsWithTheSameBits) {
         model.to(type);
         const ParameterBoxes boxes = BoxesOf(model);
         ASSERT_OK(InitialiseByName(model, kSeed, boxes));
-        ASSERT_EQ(boxes.size(), 6);
+        ASSERT_EQ(boxes.size(), 7);
         for (const auto& parameter : model.named_parameters()) {
           SCOPED_TRACE(parameter.key());
           Tensor whole = expected[parameter.key()];
