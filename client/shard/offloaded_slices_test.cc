@@ -45,8 +45,8 @@ constexpr int kParameters = 5;
 constexpr int64_t kSteps = 20;
 
 float ValueOf(int rank, int64_t step, int parameter, int64_t element) {
-  return std::sin(
-      static_cast<float>(element + 10 * parameter + 100 * rank + 1000 * step));
+  return std::sin(static_cast<float>(element + int64_t{10} * parameter +
+                                     int64_t{100} * rank + 1000 * step));
 }
 
 std::vector<float> GradientOf(int rank, int64_t step, int parameter) {
