@@ -93,6 +93,8 @@ class PipelineExecutor {
   // from any thread, also once this executor has ended.
   std::function<std::optional<PipelinePlace>()> PlaceSource() const;
   const pipeline::Schedule& schedule() const { return schedule_; }
+  // Returns its Hash, which was computed once.
+  uint64_t schedule_hash() const { return hash_; }
 
  private:
   // A stage and a micro-batch.

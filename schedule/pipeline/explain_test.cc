@@ -168,23 +168,29 @@ std::string TextOf(const Case& made) {
                       " capacity=", made.capacity);
 }
 
+// Stops a rank somewhere in the first two steps, and lets the others go on
+// until all of them wait.
+void FreezeSomewhere(int frozen, Dice& dice, Job* job) {
+  const size_t actions = job->list(frozen).size();
+  for (size_t steps = static_cast<size_t>(dice.Below(2 * actions));
+       steps > 0;) {
+    if (job->Advance(frozen)) {
+      --steps;
+    } else {
+      job->Advance(dice.Below(static_cast<size_t>(job->size())));
+    }
+  }
+  job->RunAllBut(frozen, dice);
+}
+
 TEST(ExplainTest, AFrozenRankIsTheOneThatAllWaitFor) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     Dice dice(seed);
     const Case made = RandomCase(dice);
     Job job(made.spec, made.mesh, made.micro_batches, made.capacity);
     const int frozen = dice.Below(static_cast<size_t>(job.size()));
-    // Somewhere in the first two steps.
+    FreezeSomewhere(frozen, dice, &job);
     const size_t actions = job.list(frozen).size();
-    for (size_t steps = static_cast<size_t>(dice.Below(2 * actions));
-         steps > 0;) {
-      if (job.Advance(frozen)) {
-        --steps;
-      } else {
-        job.Advance(dice.Below(static_cast<size_t>(job.size())));
-      }
-    }
-    job.RunAllBut(frozen, dice);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", TextOf(made), ", rank ",
                               frozen, " at ", job.place(frozen).action));
     const Explanation found = job.Explain();
@@ -206,16 +212,8 @@ TEST(ExplainTest, OfASilentRankTheMessagesShowWhereItIs) {
     Case made = RandomCase(dice);
     Job job(made.spec, made.mesh, made.micro_batches, made.capacity);
     const int frozen = dice.Below(static_cast<size_t>(job.size()));
+    FreezeSomewhere(frozen, dice, &job);
     const size_t actions = job.list(frozen).size();
-    for (size_t steps = static_cast<size_t>(dice.Below(2 * actions));
-         steps > 0;) {
-      if (job.Advance(frozen)) {
-        --steps;
-      } else {
-        job.Advance(dice.Below(static_cast<size_t>(job.size())));
-      }
-    }
-    job.RunAllBut(frozen, dice);
     SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", TextOf(made), ", rank ",
                               frozen, " at ", job.place(frozen).action));
     if (job.place(frozen).action == static_cast<int>(actions)) continue;

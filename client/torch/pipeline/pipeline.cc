@@ -81,7 +81,7 @@ absl::Status Pipeline::Connect() {
       pipeline::MakeSchedule(spec_, groups_.pp->size(),
                              plan.WindowOf(data_index(), data_ranks())));
   COXSWAIN_ASSIGN_OR_RETURN(cut_, CutOf(model_, options_, schedule.stages()));
-  COXSWAIN_RETURN_IF_ERROR(CompareModels(model_, *cut_));
+  COXSWAIN_RETURN_IF_ERROR(CompareModels());
   COXSWAIN_ASSIGN_OR_RETURN(
       layers_,
       RankLayers::Make(model_, *cut_, schedule.StagesOf(groups_.pp->rank())));
@@ -98,10 +98,9 @@ absl::Status Pipeline::Connect() {
 }
 
 // Join has compared manifests, which need not be of this model and options.
-absl::Status Pipeline::CompareModels(const PipelineModel& model,
-                                     const pipeline::StageCut& cut) {
-  const std::string own = absl::StrCat(cut.ToString(), ", ties [",
-                                       TiesOf(model), "], schedule ", spec_);
+absl::Status Pipeline::CompareModels() {
+  const std::string own = absl::StrCat(cut_->ToString(), ", ties [",
+                                       TiesOf(model_), "], schedule ", spec_);
   for (const auto& group : {groups_.pp, groups_.data}) {
     COXSWAIN_RETURN_IF_ERROR(
         CompareTexts(*group, "the layers of a pipeline's stages, and its ties",
@@ -305,7 +304,7 @@ absl::StatusOr<bool> Pipeline::RunWindow(bool data_ends) {
   std::vector<Accumulator::Begin> begins(count);
   for (size_t i = 0; i < count; ++i) begins[i].weight = window_.weights[i];
   begins.back().end_of_data = data_ends;
-  ddp_->SetPipelineHash(schedule().Hash());
+  ddp_->SetPipelineHash(executor_->schedule_hash());
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MicroBatch> micro,
                             ddp_->DeclareWindow(begins));
   for (size_t i = 0; i < count; ++i) window_.scales[i] = micro[i].loss_scale;

@@ -192,8 +192,7 @@ class Pipeline {
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
   absl::Status Connect();
-  absl::Status CompareModels(const PipelineModel& model,
-                             const pipeline::StageCut& cut);
+  absl::Status CompareModels();
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);
