@@ -120,9 +120,9 @@ struct DataPlace {
 };
 DataPlace DataPlaceOf(const Mesh& mesh, int rank, int world_size);
 
-// UNIMPLEMENTED: nothing here can train on such a mesh yet, whose tp is above
-// 1. INVALID_ARGUMENT: it has stages, and the plan of its job has no pipeline
-// to run them.
+// INVALID_ARGUMENT: its ranks have parts of the model, and the plan of its job
+// has no pipeline to run them. One of a single stage runs what tp alone
+// divides.
 absl::Status CheckTrainable(const Mesh& mesh, bool has_pipeline);
 
 // Returns "pp 1, dp 0; host-b/1" for a rank's place, or the place alone where

@@ -206,27 +206,18 @@ TEST(JobMeshTest, EveryNumberOfWorkersMustFit) {
                       "let it need all 4 workers, or give"));
 }
 
-TEST(JobMeshTest, WhatCannotBeTrainedOnYetIsRefused) {
-  const auto check = [](const char* text) {
-    return CheckTrainable(*Mesh::Parse(text), /*has_pipeline=*/true);
-  };
-  EXPECT_OK(check("pp=2,dp=2,shard=2,tp=1"));
-  EXPECT_OK(check("pp=1,shard=*"));
-  EXPECT_THAT(check("tp=*"), StatusIs(absl::StatusCode::kUnimplemented,
-                                      HasSubstr("no tensor-parallel layers")));
-  EXPECT_THAT(check("pp=2,tp=2"), StatusIs(absl::StatusCode::kUnimplemented,
-                                           HasSubstr("has tp=2")));
-}
-
-TEST(JobMeshTest, StagesNeedAPipeline) {
-  const auto check = [](const char* text) {
-    return CheckTrainable(*Mesh::Parse(text), /*has_pipeline=*/false);
+TEST(JobMeshTest, PartsOfAModelNeedAPipeline) {
+  const auto check = [](const char* text, bool has_pipeline = false) {
+    return CheckTrainable(*Mesh::Parse(text), has_pipeline);
   };
   EXPECT_OK(check("pp=1,dp=*"));
+  EXPECT_OK(check("shard=*,tp=1"));
+  EXPECT_OK(check("pp=2,dp=2,shard=2,tp=2", /*has_pipeline=*/true));
   EXPECT_THAT(check("pp=2,dp=*"),
               Invalid("the mesh pp=2,dp=* has pp=2, and the plan has no "
-                      "pipeline to run its stages: set the plan's pipeline, as "
-                      "in pipeline=1f1b, or leave pp out"));
+                      "pipeline to run the ranks' parts of the model: set the "
+                      "plan's pipeline, as in pipeline=1f1b, or leave pp out"));
+  EXPECT_THAT(check("dp=*,tp=2"), Invalid("has tp=2"));
 }
 
 TEST(DataPlaceTest, RanksOfOneReplicaReadTheSameData) {

@@ -576,8 +576,6 @@ TEST_F(CommandLineTest, WrongFlagsAreNamed) {
        "are 4160 workers; a job has at most 4096"},
       {{"run", "--nproc", "4", "--mesh", "dp=3", "--", "true"},
        "--mesh: the mesh dp=3 does not fit 4 workers"},
-      {{"run", "--nproc", "4", "--mesh", "dp=2,tp=2", "--", "true"},
-       "has tp=2, and this version has no tensor-parallel layers"},
       {{"run", "--nproc", "4", "--min-workers", "2", "--mesh", "dp=2,shard=2",
         "--", "true"},
        "the job may run with 2 to 4"},

@@ -88,7 +88,7 @@ TEST(PlanMemoryTest, ErrorsNameTheFileOrTheReason) {
   options = OptionsOf(kModel, "tp=2");
   EXPECT_THAT(DescribeMemory(options),
               StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("no tensor-parallel layers")));
+                       HasSubstr("divides layers along tp")));
   options = OptionsOf(kModel, "dp=2");
   options.hook = "diloco";
   EXPECT_THAT(DescribeMemory(options),

@@ -15,6 +15,24 @@ constexpr size_t kMaxPlaces = 4;
 
 MeshAxes DataAxes(const Mesh& mesh) { return mesh.AxesOf({"dp", "shard"}); }
 MeshAxes ModelAxes(const Mesh& mesh) { return mesh.AxesOf({"pp", "tp"}); }
+MeshAxes WithinStage(const Mesh& mesh) {
+  return mesh.AxesOf({"dp", "shard", "tp"});
+}
+
+// Returns what the ranks of a class have in common.
+MeshAxes CommonAxes(const Mesh& mesh, Scope scope) {
+  switch (scope) {
+    case Scope::kData:
+      return DataAxes(mesh);
+    case Scope::kPart:
+      return ModelAxes(mesh);
+    case Scope::kStage:
+      return mesh.AxesOf({"pp"});
+    case Scope::kAll:
+      break;
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -27,14 +45,23 @@ RankClasses::RankClasses(const Mesh& mesh, int world_size)
   for (int rank = 0; rank < world_size; ++rank) {
     data_of_.push_back(mesh.GroupIndexOf(rank, ModelAxes(mesh)));
     part_of_.push_back(mesh.GroupIndexOf(rank, DataAxes(mesh)));
+    stage_of_.push_back(mesh.GroupIndexOf(rank, WithinStage(mesh)));
   }
 }
 
 int RankClasses::ClassOf(Scope scope, int rank) const {
-  if (scope == Scope::kAll) return 0;
-  const bool data = scope == Scope::kData;
-  if (!divided()) return data ? rank : 0;
-  return (data ? data_of_ : part_of_)[static_cast<size_t>(rank)];
+  const auto at = static_cast<size_t>(rank);
+  switch (scope) {
+    case Scope::kData:
+      return divided() ? data_of_[at] : rank;
+    case Scope::kPart:
+      return divided() ? part_of_[at] : 0;
+    case Scope::kStage:
+      return divided() ? stage_of_[at] : 0;
+    case Scope::kAll:
+      break;
+  }
+  return 0;
 }
 
 int RankClasses::SizeOf(Scope scope) const {
@@ -43,6 +70,8 @@ int RankClasses::SizeOf(Scope scope) const {
       return world_size_ / data_ranks_;
     case Scope::kPart:
       return data_ranks_;
+    case Scope::kStage:
+      return divided() ? mesh_.GroupSize(WithinStage(mesh_)) : world_size_;
     case Scope::kAll:
       break;
   }
@@ -51,12 +80,11 @@ int RankClasses::SizeOf(Scope scope) const {
 
 std::string RankClasses::NameOf(Scope scope, int number) const {
   std::string text;
-  if (divided() && scope != Scope::kAll) {
+  if (divided()) {
     int rank = 0;
     while (ClassOf(scope, rank) != number) ++rank;
     const std::vector<int> coordinates = mesh_.CoordinatesOf(rank);
-    for (const int axis :
-         scope == Scope::kData ? DataAxes(mesh_) : ModelAxes(mesh_)) {
+    for (const int axis : CommonAxes(mesh_, scope)) {
       const MeshAxis& known = mesh_.axes()[static_cast<size_t>(axis)];
       if (known.size == 1) continue;
       absl::StrAppend(&text, text.empty() ? "the ranks of " : ", ", known.name,

@@ -14,6 +14,7 @@ enum class Scope {
   kData,  // those of one data index: they compute the same micro-batches
   kPart,  // those of one coordinate along pp and tp: they hold the same part of
           // the model, and exchange its gradients
+  kStage,  // those of one coordinate along pp: they have the same layers
 };
 
 // The ranks of a job in the classes in which their tickets must be equal. Where
@@ -53,6 +54,7 @@ class RankClasses {
   // By rank; empty where the job is not divided.
   std::vector<int> data_of_;
   std::vector<int> part_of_;
+  std::vector<int> stage_of_;
 };
 
 }  // namespace coxswain::schedule

@@ -55,7 +55,7 @@ class OutOfMessage {
   Struct& to_;
 };
 
-// All but the checksum, which may be missing.
+// All but the checksums, which may be missing.
 template <typename Direction>
 void TicketFields(const Direction& copy) {
   using M = v1::Ticket;
@@ -147,6 +147,8 @@ v1::Ticket ToWire(absl::string_view stream, const Ticket& ticket) {
   TicketFields(IntoMessage<Ticket, v1::Ticket>(ticket, &wire));
   wire.set_has_checksum(ticket.checksum.has_value());
   wire.set_checksum(ticket.checksum.value_or(0));
+  wire.set_has_replicated_checksum(ticket.replicated_checksum.has_value());
+  wire.set_replicated_checksum(ticket.replicated_checksum.value_or(0));
   return wire;
 }
 
@@ -154,6 +156,9 @@ absl::StatusOr<Ticket> TakeTicket(v1::Ticket* wire) {
   Ticket ticket;
   TicketFields(OutOfMessage<Ticket, v1::Ticket>(wire, &ticket));
   if (wire->has_checksum()) ticket.checksum = wire->checksum();
+  if (wire->has_replicated_checksum()) {
+    ticket.replicated_checksum = wire->replicated_checksum();
+  }
   COXSWAIN_RETURN_IF_ERROR(CheckTicket(ticket));
   return ticket;
 }

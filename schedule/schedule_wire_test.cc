@@ -63,6 +63,7 @@ Ticket FullTicket() {
   ticket.layout = ~uint64_t{0};
   ticket.digest = 5;
   ticket.checksum = 7;
+  ticket.replicated_checksum = 8;
   ticket.skip = "no loss";
   ticket.stop = "a signal";
   ticket.drain = "SIGTERM";
@@ -102,6 +103,7 @@ TEST(RecordedBytesTest, ATicketIsReadAndWrittenAsItWas) {
   EXPECT_EQ(absl::BytesToHexString(ToWire("train", ticket).SerializeAsString()),
             kTicket);
   EXPECT_EQ(ticket.checksum, 7u);
+  EXPECT_EQ(ticket.replicated_checksum, 8u);
   EXPECT_EQ(ticket.layout, ~uint64_t{0});
 }
 
@@ -214,6 +216,7 @@ TEST(ScheduleWireTest, ATicketKeepsEveryField) {
   zero.checksum = 0;
   v1::Ticket of_zero = ToWire("train", zero);
   EXPECT_TRUE(of_zero.has_checksum());
+  EXPECT_FALSE(of_zero.has_replicated_checksum());
   ASSERT_OK_AND_ASSIGN(const Ticket taken, TakeTicket(&of_zero));
   EXPECT_EQ(taken.checksum, std::optional<uint64_t>(0));
   v1::Ticket bare = ToWire("train", Ticket());

@@ -81,7 +81,9 @@ struct Message {
 // Which fields must be equal: step, plan_version, hook, and with
 // sync_each_batch micro and window; among ranks that hold the same part of the
 // model (all of them, without pp and tp), layout, digest and checksum (also
-// whether there is one); among ranks that compute the same micro-batches,
+// whether there is one); among ranks that have the same layers, all of them or
+// some elements of each, replicated_checksum; among ranks that compute the same
+// micro-batches,
 // micro_batches, window, end_of_data, weight and pipeline. micro_batches must
 // be the rank's window of the plan (with sync_each_batch 1), or, where the data
 // has ended (end_of_data), at most that; with windows=program any number above

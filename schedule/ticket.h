@@ -40,6 +40,8 @@ struct Ticket {
   // are measured.
   uint64_t digest = 0;
   std::optional<uint64_t> checksum;  // of the parameters, before this step
+  // Of those parameters among them that all ranks along tp have whole.
+  std::optional<uint64_t> replicated_checksum;
   // Hash of the pipeline's schedule that the rank runs in this window; 0: its
   // job has no pipeline.
   uint64_t pipeline = 0;

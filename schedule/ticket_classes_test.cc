@@ -57,6 +57,8 @@ class Team {
     ticket.layout = ticket.digest =
         static_cast<uint64_t>(classes_.ClassOf(Scope::kPart, rank)) + 1;
     ticket.checksum = ticket.layout;
+    ticket.replicated_checksum =
+        static_cast<uint64_t>(classes_.ClassOf(Scope::kStage, rank)) + 1;
     ticket.pipeline = static_cast<uint64_t>(ticket.micro_batches) << 60;
     return ticket;
   }
@@ -107,6 +109,18 @@ TEST(RankClassesTest, RanksAreDividedByDataAndByPart) {
   EXPECT_EQ(classes.List({0, 1, 2, 3, 4}), "ranks 0-4");
 }
 
+TEST(RankClassesTest, RanksOfOneStageHaveTheSameLayers) {
+  const RankClasses classes(MeshOf("pp=2,dp=3,tp=2"), 12);
+  EXPECT_EQ(classes.ClassesOf(Scope::kStage), 2);
+  EXPECT_EQ(classes.SizeOf(Scope::kStage), 6);
+  EXPECT_EQ(classes.ClassOf(Scope::kStage, 5), 0);
+  EXPECT_EQ(classes.ClassOf(Scope::kStage, 6), 1);
+  EXPECT_EQ(classes.NameOf(Scope::kStage, 1), "the ranks of pp 1");
+  const RankClasses one(MeshOf("dp=2,tp=2"), 4);
+  EXPECT_EQ(one.SizeOf(Scope::kStage), 4);
+  EXPECT_EQ(one.NameOf(Scope::kStage, 0), "all ranks");
+}
+
 TEST(RankClassesTest, WithoutPartsAllRanksAreAlike) {
   for (const Mesh& mesh : {Mesh(), MeshOf("pp=1,dp=2,shard=2")}) {
     const RankClasses classes(mesh, 4);
@@ -114,6 +128,7 @@ TEST(RankClassesTest, WithoutPartsAllRanksAreAlike) {
     EXPECT_EQ(classes.ClassOf(Scope::kPart, 3), 0);
     EXPECT_EQ(classes.DataIndexOf(3), 3);
     EXPECT_EQ(classes.SizeOf(Scope::kData), 1);
+    EXPECT_EQ(classes.SizeOf(Scope::kStage), 4);
     EXPECT_EQ(classes.List({3}), "rank 3");
   }
 }
@@ -128,6 +143,21 @@ TEST(TicketClassesTest, StagesAndReplicasMayDiffer) {
   for (const char* mesh : {"pp=2,dp=3", "pp=4", "pp=2,dp=2,shard=2,tp=2"}) {
     EXPECT_OK(Team(mesh).Announce()) << mesh;
   }
+}
+
+// The two that have all parameters in common would have no majority.
+TEST(TicketClassesTest, AReplicatedParameterIsComparedAlongAllOfAStage) {
+  const absl::Status failure =
+      Team("pp=2,dp=2,tp=2").Announce({5}, [](Ticket* ticket) {
+        ++ticket->checksum.value();
+        ++ticket->replicated_checksum.value();
+      });
+  EXPECT_THAT(Outliers(failure), ElementsAre(5));
+  EXPECT_THAT(Message(failure),
+              AllOf(HasSubstr("checksum of the replicated parameters, the same "
+                              "on the ranks of pp 1: 0000000000000003 on rank "
+                              "5 (pp 1, dp 0, tp 1), 0000000000000002 on "),
+                    HasSubstr("parameters that each of them has whole")));
 }
 
 TEST(TicketClassesTest, AnotherScheduleIsFoundWhereMostRanksRunTheSame) {

@@ -71,6 +71,10 @@ bool SameWeight(double a, double b) {
 
 std::string Hex(uint64_t number) { return absl::StrFormat("%016x", number); }
 
+std::string ChecksumText(const std::optional<uint64_t>& checksum) {
+  return checksum.has_value() ? Hex(*checksum) : std::string("none");
+}
+
 // A field that the ranks of a class have in common, where its rule applies. The
 // order is from causes to consequences: the first that differs gives the
 // advice.
@@ -88,6 +92,7 @@ constexpr char kHook[] = "hook";
 constexpr char kStep[] = "step";
 constexpr char kMicroBatches[] = "micro_batches";
 constexpr char kChecksum[] = "checksum of the parameters";
+constexpr char kReplicated[] = "checksum of the replicated parameters";
 constexpr char kDigest[] = "digest of the exchanges before";
 constexpr char kPipeline[] = "schedule of the pipeline";
 
@@ -181,14 +186,20 @@ const Field kFields[] = {
      [](const Case& a) { return absl::StrFormat("%.17g", a.ticket.weight); },
      "a rank that weighs its micro-batches differently than those that compute "
      "them with it"},
+    // Among more ranks than those that have all parameters in common, of which
+    // most may be right.
+    {kReplicated, Scope::kStage, Always,
+     [](const Case& a, const Case& b) {
+       return a.ticket.replicated_checksum == b.ticket.replicated_checksum;
+     },
+     [](const Case& a) { return ChecksumText(a.ticket.replicated_checksum); },
+     "an update that not all ranks along tp make, or a faulty machine: "
+     "parameters that each of them has whole are not the same any more"},
     {kChecksum, Scope::kPart, Always,
      [](const Case& a, const Case& b) {
        return a.ticket.checksum == b.ticket.checksum;
      },
-     [](const Case& a) {
-       return a.ticket.checksum.has_value() ? Hex(*a.ticket.checksum)
-                                            : std::string("none");
-     },
+     [](const Case& a) { return ChecksumText(a.ticket.checksum); },
      "an update that not all ranks make, another random seed, or a faulty "
      "machine: their parameters are not the same any more"},
     {kDigest, Scope::kPart, Always,
@@ -315,7 +326,8 @@ class Differences {
     // Each rank has its own data.
     if (field.scope == Scope::kData) return;
     // They follow from that.
-    if (step_differs_ && (field.name == kChecksum || field.name == kDigest)) {
+    if (step_differs_ && (field.name == kChecksum || field.name == kDigest ||
+                          field.name == kReplicated)) {
       return;
     }
     const bool counts = field.name == kMicroBatches;
@@ -559,7 +571,7 @@ bool SameTicket(const Ticket& a, const Ticket& b) {
          a.plan_version == b.plan_version && a.hook == b.hook &&
          a.layout == b.layout && a.digest == b.digest &&
          a.pipeline == b.pipeline && a.checksum == b.checksum &&
-         a.skip == b.skip;
+         a.replicated_checksum == b.replicated_checksum && a.skip == b.skip;
 }
 
 bool SameVote(const Vote& a, const Vote& b) {

@@ -297,9 +297,7 @@ TEST_F(SessionTest, AMeshThatCannotBeIsRefusedBeforeAnythingIsTried) {
   EXPECT_THAT(error("", "dp=2"), invalid("does not fit 1 workers"));
   EXPECT_THAT(error("shards=1", ""), invalid("did you mean 'shard'?"));
   options_.world_size = 2;
-  EXPECT_THAT(error("tp=2", ""),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("no tensor-parallel layers")));
+  EXPECT_THAT(error("tp=2", ""), invalid("set the plan's pipeline"));
   EXPECT_THAT(error("pp=2", ""), invalid("set the plan's pipeline"));
   EXPECT_EQ(joins_, 0);
   options_.plan_overrides = {{"pipeline", "1f1b"}};

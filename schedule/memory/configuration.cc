@@ -32,6 +32,12 @@ absl::Status CheckTrainable(const Configuration& configuration) {
         "(and of the gradients), got ",
         zero, zero == 3 ? "; parameters stay whole on each rank" : ""));
   }
+  if (configuration.mesh.extent("tp") > 1) {
+    return absl::UnimplementedError(absl::StrCat(
+        "the mesh ", configuration.mesh.ToString(),
+        " divides layers along tp, and a model's description does not have "
+        "which of its parameters are divided: leave tp out"));
+  }
   const bool has_pipeline =
       configuration.mesh.extent("pp") > 1 || !configuration.pipeline.empty();
   COXSWAIN_RETURN_IF_ERROR(

@@ -155,8 +155,7 @@ TEST(RankMemoryTest, WithFewActivationsTheStepNeedsTheMost) {
 }
 
 TEST(RankMemoryTest, RefusesWhatCannotBeTrained) {
-  EXPECT_THAT(ErrorOf(On("tp=2", 0)),
-              HasSubstr("this version has no tensor-parallel layers"));
+  EXPECT_THAT(ErrorOf(On("tp=2", 0)), HasSubstr("divides layers along tp"));
   EXPECT_THAT(ErrorOf(On("dp=2", 3)),
               HasSubstr("got 3; parameters stay whole on each rank"));
   EXPECT_THAT(ErrorOf(On("pp=2", 2)), HasSubstr("zero=2 with pp=2"));
