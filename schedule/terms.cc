@@ -17,6 +17,9 @@ namespace {
 
 constexpr absl::Duration kMinTimeout = absl::Milliseconds(100);
 constexpr absl::Duration kMaxTimeout = absl::Hours(24 * 7);
+// Shorter than this, a busy host's late heartbeats would cost members the job.
+constexpr absl::Duration kMinStallTimeout = absl::Milliseconds(500);
+constexpr char kOff[] = "off";
 // Longer than any name or value of a setting.
 constexpr size_t kMaxSettingBytes = 64;
 constexpr char kNoPipeline[] = "none";
@@ -87,6 +90,31 @@ Setting Timeout(std::string name, std::string meaning,
                  }};
 }
 
+// A timeout that a job may do without.
+Setting OptionalTimeout(std::string name, std::string meaning,
+                        absl::Duration least, absl::Duration Terms::*field) {
+  return Setting{
+      std::move(name),
+      absl::StrCat(kOff, "|a duration such as 2s, from ",
+                   absl::FormatDuration(least)),
+      std::move(meaning),
+      [field, least](Terms& terms, absl::string_view value) {
+        absl::Duration duration = absl::InfiniteDuration();
+        if (value != kOff && (!absl::ParseDuration(value, &duration) ||
+                              duration < least || duration > kMaxTimeout)) {
+          return false;
+        }
+        terms.*field = duration;
+        return true;
+      },
+      [field](const Terms& terms) {
+        const absl::Duration duration = terms.*field;
+        return duration == absl::InfiniteDuration()
+                   ? kOff
+                   : absl::FormatDuration(duration);
+      }};
+}
+
 // Reads what a pipeline's schedule is called, in any of its forms.
 absl::StatusOr<std::string> ReadPipeline(absl::string_view value) {
   if (value == kNoPipeline) return std::string();
@@ -148,6 +176,10 @@ const std::vector<Setting>& Table() {
                &T::pipeline),
       Timeout("progress_timeout", "how long a rank may make no progress",
               &T::progress_timeout),
+      OptionalTimeout("stall_timeout",
+                      "how long nothing may come from a rank for which all "
+                      "others wait",
+                      kMinStallTimeout, &T::stall_timeout),
       Flag("sync_each_batch", "gradients are exchanged in every micro-batch",
            &T::sync_each_batch),
       Choice("tail", {"flush", "carry", "drop"},

@@ -94,6 +94,9 @@ struct Terms {
   // How long a rank may make no progress.
   absl::Duration progress_timeout = absl::Minutes(5);
   OnStall on_stall = OnStall::kAbort;
+  // How long nothing may come from a rank for which all others wait, before it
+  // is evicted; infinite, "off" as text: until its lease has ended.
+  absl::Duration stall_timeout = absl::InfiniteDuration();
   // The schedule of the job's pipeline, in the one form that
   // pipeline::ScheduleSpec writes it in; empty, "none" as text: it has no
   // pipeline.

@@ -25,6 +25,7 @@ TEST(ScheduleTermsTest, EveryTermIsReadAsItIsWritten) {
       {"on_stall", "warn"},
       {"pipeline", "gpipe(order=fifo)"},
       {"progress_timeout", "1m30s"},
+      {"stall_timeout", "1.5s"},
       {"sync_each_batch", "true"},
       {"tail", "drop"},
       {"uneven_data", "end_at_first"},
@@ -98,6 +99,20 @@ TEST(ScheduleTermsTest, UnknownTermsAndValuesAreNamedWithTheValidOnes) {
   for (const char* value : {"5", "0s", "-1s", "99ms", "169h", "inf"}) {
     EXPECT_FALSE(terms.Set("progress_timeout", value).ok()) << value;
   }
+  for (const char* value : {"2", "0s", "499ms", "169h", "inf", "none", ""}) {
+    EXPECT_FALSE(terms.Set("stall_timeout", value).ok()) << value;
+  }
+  EXPECT_EQ(terms, Terms());
+}
+
+TEST(ScheduleTermsTest, AnEvictionOfStalledRanksIsAskedFor) {
+  Terms terms;
+  EXPECT_EQ(terms.stall_timeout, absl::InfiniteDuration());
+  EXPECT_EQ(terms.ToMap().at("stall_timeout"), "off");
+  ASSERT_OK(terms.Set("stall_timeout", "500ms"));
+  EXPECT_EQ(terms.stall_timeout, absl::Milliseconds(500));
+  EXPECT_THAT(terms.Changed(), ElementsAre("stall_timeout=500ms"));
+  ASSERT_OK(terms.Set("stall_timeout", "off"));
   EXPECT_EQ(terms, Terms());
 }
 
