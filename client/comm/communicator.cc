@@ -110,6 +110,27 @@ void Communicator::CountPayload(int64_t bytes) {
   }
 }
 
+void Communicator::Payload::Note(const WorkPtr& work) {
+  MutexLock lock(&mutex);
+  newest = work;
+}
+
+bool Communicator::Payload::InFlight() const {
+  std::shared_ptr<Work> work;
+  {
+    MutexLock lock(&mutex);
+    work = newest.lock();
+  }
+  return work != nullptr && !work->HasEnded();
+}
+
+WorkPtr Communicator::Started(WorkPtr work) {
+  for (Payload* all = payload_.get(); all != nullptr; all = all->parent.get()) {
+    all->Note(work);
+  }
+  return work;
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
     const std::vector<int>& ranks) {
   std::vector<bool> listed(static_cast<size_t>(size_), false);
@@ -164,8 +185,8 @@ WorkPtr Communicator::AllReduce(Span span, ReduceOp op) {
   const absl::Status status = CheckPlaces(CheckSpan(span), span, span);
   if (!status.ok()) return Refuse(kKind, status);
   Count(span.bytes());
-  if (span.count == 0) return DoAgree(HeaderOf(kKind, span, op));
-  return DoAllReduce(span, op);
+  if (span.count == 0) return Started(DoAgree(HeaderOf(kKind, span, op)));
+  return Started(DoAllReduce(span, op));
 }
 
 WorkPtr Communicator::Broadcast(Span span, int root) {
@@ -175,19 +196,19 @@ WorkPtr Communicator::Broadcast(Span span, int root) {
   if (!status.ok()) return Refuse(kKind, status);
   Count(root == rank_ ? span.bytes() : 0);
   if (span.count == 0) {
-    return DoAgree(HeaderOf(kKind, span, ReduceOp::kSum, root));
+    return Started(DoAgree(HeaderOf(kKind, span, ReduceOp::kSum, root)));
   }
-  return DoBroadcast(span, root);
+  return Started(DoBroadcast(span, root));
 }
 
 WorkPtr Communicator::Barrier() {
   Count(0);
-  return DoAgree(CollectiveHeader());
+  return Started(DoAgree(CollectiveHeader()));
 }
 
 WorkPtr Communicator::Agree(const CollectiveHeader& header) {
   Count(0);
-  return DoAgree(header);
+  return Started(DoAgree(header));
 }
 
 WorkPtr Communicator::AllGather(Span input, Span output) {
@@ -196,8 +217,8 @@ WorkPtr Communicator::AllGather(Span input, Span output) {
       CheckPlaces(CheckSlices(input, output, size_), input, output);
   if (!status.ok()) return Refuse(kKind, status);
   Count(input.bytes());
-  if (input.count == 0) return DoAgree(HeaderOf(kKind, input));
-  return DoAllGather(input, output);
+  if (input.count == 0) return Started(DoAgree(HeaderOf(kKind, input)));
+  return Started(DoAllGather(input, output));
 }
 
 WorkPtr Communicator::ReduceScatter(Span input, Span output, ReduceOp op) {
@@ -206,8 +227,8 @@ WorkPtr Communicator::ReduceScatter(Span input, Span output, ReduceOp op) {
       CheckPlaces(CheckSlices(output, input, size_), input, output);
   if (!status.ok()) return Refuse(kKind, status);
   Count(input.bytes());
-  if (input.count == 0) return DoAgree(HeaderOf(kKind, input, op));
-  return DoReduceScatter(input, output, op);
+  if (input.count == 0) return Started(DoAgree(HeaderOf(kKind, input, op)));
+  return Started(DoReduceScatter(input, output, op));
 }
 
 WorkPtr Communicator::AllReduceMean(const std::vector<Span>& parts) {
@@ -223,8 +244,8 @@ WorkPtr Communicator::AllReduceMean(const std::vector<Span>& parts) {
     if (part.count > 0) filled.push_back(part);
   }
   Count(all.bytes());
-  if (all.count == 0) return DoAgree(HeaderOf(kKind, all));
-  return DoAllReduceMean(std::move(filled), all);
+  if (all.count == 0) return Started(DoAgree(HeaderOf(kKind, all)));
+  return Started(DoAllReduceMean(std::move(filled), all));
 }
 
 WorkPtr Communicator::AllToAll(Span input, Span output) {
@@ -240,8 +261,8 @@ WorkPtr Communicator::AllToAll(Span input, Span output) {
   status = CheckPlaces(std::move(status), input, output);
   if (!status.ok()) return Refuse(kKind, status);
   Count(input.bytes());
-  if (input.count == 0) return DoAgree(HeaderOf(kKind, input));
-  return DoAllToAll(input, output);
+  if (input.count == 0) return Started(DoAgree(HeaderOf(kKind, input)));
+  return Started(DoAllToAll(input, output));
 }
 
 WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/mutex.h"
 #include "client/comm/channel.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/work.h"
@@ -163,6 +164,10 @@ class Communicator {
   // counts at its root, a receive and a barrier nowhere. Includes those of the
   // communicators split off this one, also after their end.
   int64_t payload_bytes() const { return payload_->bytes.load(); }
+  // Returns whether the newest collective of this communicator, or of those
+  // split off it, has not ended. For onlookers, from any thread: never waits,
+  // and moves nothing.
+  bool in_flight() const { return payload_->InFlight(); }
   // Returns the bytes that this back end handed to its transport for other
   // processes, including those of communicators split off.
   virtual int64_t wire_bytes() const = 0;
@@ -203,8 +208,13 @@ class Communicator {
   class CheckedReceiver;
   // A child adds to its own and to its parents'.
   struct Payload {
+    void Note(const WorkPtr& work);
+    bool InFlight() const;
+
     std::atomic<int64_t> bytes{0};
     std::shared_ptr<Payload> parent;
+    mutable Mutex mutex;
+    std::weak_ptr<Work> newest ABSL_GUARDED_BY(mutex);
   };
 
   // Announces a call that is refused with `why`, and returns that.
@@ -216,6 +226,8 @@ class Communicator {
   // Counts a collective, or a message, that hands in `bytes`.
   void Count(int64_t bytes);
   void CountPayload(int64_t bytes);
+  // Returns a collective that was started, and has noted it.
+  WorkPtr Started(WorkPtr work);
 
   const int rank_;
   const int size_;

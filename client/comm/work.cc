@@ -32,6 +32,11 @@ bool Work::Done() {
   return ended_;
 }
 
+bool Work::HasEnded() const {
+  MutexLock lock(&mutex_);
+  return ended_;
+}
+
 void Work::Assist(absl::Time until) {
   if (assist_ == nullptr) return;
   {

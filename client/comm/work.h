@@ -23,6 +23,10 @@ class Work {
   // Returns whether the operation has ended. Never blocks.
   bool Done();
 
+  // Returns the same for an onlooker: it shows no interest in the end, which
+  // Done does.
+  bool HasEnded() const;
+
   // Calls `callback` with the result: at once if it has ended, otherwise on
   // the thread that ends it, which it must not block. No lock is held.
   void OnDone(std::function<void(const absl::Status&)> callback);

@@ -841,6 +841,18 @@ TEST_P(CommunicatorConformance, ABarrierWaitsForAll) {
   }
 }
 
+TEST_P(CommunicatorConformance, AnOnlookerSeesWhetherACollectiveIsInFlight) {
+  if (!GetParam().waits) GTEST_SKIP();
+  const Group group = GetParam().make_group(2, kTimeout);
+  EXPECT_FALSE(group[0]->in_flight());
+  const WorkPtr first = group[0]->Barrier();
+  EXPECT_TRUE(group[0]->in_flight());
+  EXPECT_FALSE(group[1]->in_flight());
+  ASSERT_OK(group[1]->Barrier()->Wait(kSoon));
+  ASSERT_OK(first->Wait(kSoon));
+  EXPECT_FALSE(group[0]->in_flight());
+}
+
 TEST_P(CommunicatorConformance, ManyOutstandingOperationsEndInOrder) {
   for (int size : GetParam().sizes) {
     const Group group = GetParam().make_group(size, kTimeout);
@@ -1220,6 +1232,7 @@ TEST_P(CommunicatorConformance, ChildrenAndParentExchangeIndependently) {
   // The parent's barrier waits while the child goes on.
   const WorkPtr waiting = group[0]->Barrier();
   const WorkPtr first = child[0]->AllReduce(mine.span());
+  EXPECT_TRUE(child[0]->in_flight());
   const WorkPtr second = child[1]->AllReduce(yours.span());
   EXPECT_OK(first->Wait(kSoon));
   EXPECT_OK(second->Wait(kSoon));
