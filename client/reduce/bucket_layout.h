@@ -26,6 +26,11 @@ struct BucketPlanOptions {
   // first summed up with those of another stage of a pipeline (tied weights):
   // they have buckets of their own, the last ones, and delay no others.
   std::set<std::string> late_parameters = {};
+  // Names of parameters that have buckets of their own, whose layout depends on
+  // them alone: neither on the other parameters nor on the order in which
+  // gradients come, but that late ones are apart. So their averages have the
+  // same bits in groups of ranks whose other parameters have other sizes.
+  std::set<std::string> separate_parameters = {};
   // Names of those that other ranks count in the norm of all gradients: see
   // ReducerOptions::counts_in_norm.
   std::set<std::string> uncounted_parameters = {};

@@ -102,6 +102,11 @@ struct DistributedDataParallelOptions {
   std::function<std::unique_ptr<::torch::optim::Optimizer>(
       const ::torch::Tensor&)>
       overlapped_optimizer;
+  // Names of the trainable parameters that ranks along tp have whole, each of
+  // them: what other ranks than this wrapper's have, too, and the same bits.
+  // Their checksum is a ticket's replicated_checksum. Empty: there are none
+  // such. The buckets' separate_parameters are to have them, too.
+  std::set<std::string> replicated_parameters;
   // ZeRO: what each rank keeps of its slices of the buckets only. 0: nothing;
   // 1: the optimizer's state; 2: gradients, too. Above 0 the window's step is
   // ShardedOptimizer's (client/torch/shard), and .grad is undefined once it has

@@ -36,6 +36,17 @@ absl::StatusOr<MeshGroups> GroupsOf(Session& session) {
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
     Session& session, const PipelineModel& model, PipelineLoss loss,
     const PipelineOptions& options) {
+  return Create(
+      session, model,
+      MeshLoss([loss = std::move(loss)](
+                   const LayerContext&, const Tensors& outputs,
+                   const Tensors& targets) { return loss(outputs, targets); }),
+      options);
+}
+
+absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
+    Session& session, const PipelineModel& model, MeshLoss loss,
+    const PipelineOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(MeshGroups groups, GroupsOf(session));
   std::unique_ptr<Pipeline> pipeline(new Pipeline(
       session, std::move(groups), model, std::move(loss), options));
@@ -82,9 +93,11 @@ absl::Status Pipeline::Connect() {
                              plan.WindowOf(data_index(), data_ranks())));
   COXSWAIN_ASSIGN_OR_RETURN(cut_, CutOf(model_, options_, schedule.stages()));
   COXSWAIN_RETURN_IF_ERROR(CompareModels());
+  COXSWAIN_RETURN_IF_ERROR(MakeContext());
   COXSWAIN_ASSIGN_OR_RETURN(
       layers_,
-      RankLayers::Make(model_, *cut_, schedule.StagesOf(groups_.pp->rank())));
+      RankLayers::Make(model_, *cut_, schedule.StagesOf(groups_.pp->rank()),
+                       context_));
   COXSWAIN_RETURN_IF_ERROR(ConnectReplicas());
   COXSWAIN_ASSIGN_OR_RETURN(
       tied_, TiedParameters::Connect(
@@ -97,11 +110,23 @@ absl::Status Pipeline::Connect() {
   return MakeStages(schedule);
 }
 
+absl::Status Pipeline::MakeContext() {
+  place_->seed = model_.seed.value_or(0);
+  context_.place = place_;
+  TensorParallelOptions options;
+  options.communicator = &groups_.tp->communicator();
+  options.sequence = options_.sequence;
+  options.timeout = options_.executor.timeout;
+  COXSWAIN_ASSIGN_OR_RETURN(context_.parallel, TensorParallel::Create(options));
+  return absl::OkStatus();
+}
+
 // Join has compared manifests, which need not be of this model and options.
 absl::Status Pipeline::CompareModels() {
-  const std::string own = absl::StrCat(cut_->ToString(), ", ties [",
-                                       TiesOf(model_), "], schedule ", spec_);
-  for (const auto& group : {groups_.pp, groups_.data}) {
+  const std::string own =
+      absl::StrCat(cut_->ToString(), ", ties [", TiesOf(model_), "], schedule ",
+                   spec_, options_.sequence ? ", sequence" : "");
+  for (const auto& group : {groups_.pp, groups_.data, groups_.tp}) {
     COXSWAIN_RETURN_IF_ERROR(
         CompareTexts(*group, "the layers of a pipeline's stages, and its ties",
                      own, options_.executor.timeout));
@@ -212,6 +237,14 @@ std::vector<std::string> Pipeline::LayersByRank() const {
   return result;
 }
 
+std::vector<std::string> Pipeline::replicated() const {
+  std::vector<std::string> names;
+  for (const RankLayers::Replicated& one : layers_->replicated()) {
+    names.push_back(one.name);
+  }
+  return names;
+}
+
 int Pipeline::window() const { return ddp_->accumulator().micro_batches_due(); }
 
 absl::Status Pipeline::UseOptimizer(::torch::optim::Optimizer& optimizer) {
@@ -293,7 +326,7 @@ absl::Status Pipeline::AgreeOn(PipelineCall::Kind kind) {
 ::torch::Tensor Pipeline::LossOf(int micro_batch, const Tensors& outputs) {
   const auto at = static_cast<size_t>(micro_batch);
   if (window_.weights[at] == 0) return {};
-  const ::torch::Tensor loss = loss_(outputs, window_.targets[at]);
+  const ::torch::Tensor loss = loss_(context_, outputs, window_.targets[at]);
   window_.losses[at] = loss.item<double>();
   return window_.scales[at] == 1 ? loss : loss * window_.scales[at];
 }
@@ -422,7 +455,7 @@ PipelineResult Pipeline::ResultOf(bool stepped) const {
 
 absl::Status Pipeline::Fail(const absl::Status& status) {
   if (status.ok()) return status;
-  for (const auto* group : {&groups_.pp, &groups_.data}) {
+  for (const auto* group : {&groups_.pp, &groups_.data, &groups_.tp}) {
     (*group)->communicator().Abort(status.message());
   }
   if (tied_ != nullptr) tied_->Abort(status.message());

@@ -31,6 +31,8 @@
 #include "client/torch/pipeline/torch_stage.h"
 #include "client/torch/pipeline/window_stage.h"
 #include "client/torch/shard/sharded_optimizer.h"
+#include "client/torch/tensor/mesh_dropout.h"
+#include "client/torch/tensor/parallel_layer.h"
 #include "schedule/pipeline/place.h"
 #include "schedule/pipeline/schedule.h"
 #include "schedule/pipeline/stage_cut.h"
@@ -57,8 +59,9 @@ struct PipelineResult {
   bool stepped = false;
 };
 
-// Trains a model whose layers are spread over ranks: pipeline-parallel, and
-// data-parallel where the job's mesh has more than one rank for each stage.
+// Trains a model whose layers are spread over ranks: pipeline-parallel where
+// the job's mesh has pp, tensor-parallel where it has tp, and data-parallel
+// where it has more ranks than these for the whole model.
 //
 //   PipelineOptions options;                              // on all ranks alike
 //   options.mesh = session_options.mesh;                  // "pp=2,dp=*"
@@ -85,6 +88,13 @@ struct PipelineResult {
 // (zero=1) work over them. A change of the plan's accumulation, or of its
 // schedule, is in force from one step on, on all ranks.
 //
+// With tp, layers made by PipelineLayer::make_on_mesh have parts of what they
+// have in the whole model, and the others are whole on each rank along tp:
+// their parameters are "replicated". The ranks along tp compute the same
+// micro-batches, and replicated parameters have the same bits on all of them.
+// Their gradients count in norms once; with PipelineOptions::sequence, where
+// each rank has them of its part of the sequence, they are summed up first.
+//
 // Ranks of one data index have the same micro-batches: the ranks with inputs
 // and with targets shuffle alike, by data_index() of data_ranks().
 //
@@ -109,6 +119,9 @@ class Pipeline {
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(
       Session& session, const PipelineModel& model, PipelineLoss loss,
       const PipelineOptions& options);
+  static absl::StatusOr<std::unique_ptr<Pipeline>> Create(
+      Session& session, const PipelineModel& model, MeshLoss loss,
+      const PipelineOptions& options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -121,6 +134,18 @@ class Pipeline {
   // are.
   int data_index() const { return groups_.data->rank(); }
   int data_ranks() const { return groups_.data->size(); }
+  // Which of the ranks that divide layers among them this one is, and how many
+  // there are.
+  int tensor_index() const { return groups_.tp->rank(); }
+  int tensor_ranks() const { return groups_.tp->size(); }
+  // Returns what this rank's layers were made with.
+  const LayerContext& context() const { return context_; }
+  // Returns which parts of divided parameters this rank has, by their names in
+  // the job; empty without tp.
+  const ParameterBoxes& boxes() const { return layers_->boxes(); }
+  // Returns the trained parameters that all ranks along tp have whole; empty
+  // without tp.
+  std::vector<std::string> replicated() const;
   // Returns how many micro-batches the next step has.
   int window() const;
 
@@ -185,7 +210,7 @@ class Pipeline {
   };
 
   Pipeline(Session& session, MeshGroups groups, const PipelineModel& model,
-           PipelineLoss loss, const PipelineOptions& options)
+           MeshLoss loss, const PipelineOptions& options)
       : session_(session),
         model_(model),
         options_(options),
@@ -193,6 +218,7 @@ class Pipeline {
         loss_(std::move(loss)) {}
   absl::Status Connect();
   absl::Status CompareModels();
+  absl::Status MakeContext();
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);
@@ -219,10 +245,13 @@ class Pipeline {
   const PipelineModel model_;
   PipelineOptions options_;
   const MeshGroups groups_;
-  const PipelineLoss loss_;
+  const MeshLoss loss_;
   absl::Status status_;  // the first error
   std::string spec_;     // of the schedule in force
   std::optional<pipeline::StageCut> cut_;
+  // The layers read it by context_.place.
+  const std::shared_ptr<DropoutPlace> place_ = std::make_shared<DropoutPlace>();
+  LayerContext context_;
   std::unique_ptr<RankLayers> layers_;
   std::unique_ptr<TiedParameters> tied_;
   std::unique_ptr<DistributedDataParallel> ddp_;

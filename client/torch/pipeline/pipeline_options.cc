@@ -48,6 +48,18 @@ absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> SizeOf(const PipelineOptions& options,
+                           absl::string_view axis, absl::string_view what) {
+  if (options.mesh.empty()) return 1;
+  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(options.mesh));
+  const int ranks = mesh.extent(axis);
+  if (ranks > 0) return ranks;
+  return absl::InvalidArgumentError(
+      absl::StrCat("the mesh ", options.mesh, " leaves the size of ", axis,
+                   " open, and ", what, " depends on it: give ", axis,
+                   " a size, and leave dp open, as in pp=2,dp=*,tp=2"));
+}
+
 // A rank without parameters would take part in no exchange.
 absl::Status CheckParameters(const PipelineDescription& model,
                              const pipeline::StageCut& cut,
@@ -90,14 +102,11 @@ std::string TiesOf(const PipelineModel& model) {
 }
 
 absl::StatusOr<int> StageRanksOf(const PipelineOptions& options) {
-  if (options.mesh.empty()) return 1;
-  COXSWAIN_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(options.mesh));
-  const int ranks = mesh.extent("pp");
-  if (ranks > 0) return ranks;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the mesh ", options.mesh,
-      " leaves the size of pp open, and the layers of each stage depend on it: "
-      "give pp a size, and leave dp open, as in pp=2,dp=*"));
+  return SizeOf(options, "pp", "which layers each stage has");
+}
+
+absl::StatusOr<int> TensorRanksOf(const PipelineOptions& options) {
+  return SizeOf(options, "tp", "which part of each layer a rank has");
 }
 
 absl::StatusOr<pipeline::StageCut> CutOf(const PipelineModel& model,

@@ -19,6 +19,10 @@ namespace coxswain::torch {
 // returned and the batch's targets. May throw.
 using PipelineLoss = std::function<::torch::Tensor(const Tensors& outputs,
                                                    const Tensors& targets)>;
+// One that needs what its rank is along tp, as VocabParallelCrossEntropy does.
+using MeshLoss = std::function<::torch::Tensor(const LayerContext& context,
+                                               const Tensors& outputs,
+                                               const Tensors& targets)>;
 
 // The same on all ranks, but for on_micro_batch and the like.
 struct PipelineOptions {
@@ -26,13 +30,23 @@ struct PipelineOptions {
   // with each stage's gradients. accumulation_steps are the micro-batches of a
   // step; terms.pipeline is the schedule, 1f1b if it is empty. make_hook is
   // set, as to MakePlannedHook. zero is 0 or 1. max_norm and skip_non_finite
-  // are of all stages' gradients, and need terms.commit_vote.
+  // are of all ranks' gradients, and need terms.commit_vote where pp or tp is
+  // above 1.
   // find_unused_parameters is refused.
   DistributedDataParallelOptions ddp;
   std::string hook = "allreduce";
-  // The job's mesh, "pp=2,dp=*": that of SessionOptions. `pp` has a size; empty
-  // is one rank with all stages.
+  // The job's mesh, "pp=2,dp=*,tp=2": that of SessionOptions. `pp` and `tp`
+  // have sizes; empty is one rank with all stages.
   std::string mesh;
+  // Whether what lies between the layers that tp divides is divided along the
+  // sequence (TensorParallelOptions::sequence).
+  bool sequence = false;
+  // Lets the ranks of a group along tp be on several hosts; otherwise that is
+  // FAILED_PRECONDITION, with the bytes that would travel between them.
+  bool tp_across_hosts = false;
+  // Lets ddp.zero be 2 where pp is above 1; otherwise that is INVALID_ARGUMENT,
+  // with the bytes that it would cost and does not save.
+  bool force_zero = false;
   // Which layers each stage has: "0-3,4-7"; "parameters", so that the largest
   // stage has as few as can be; or empty, as many layers in each.
   std::string stages;
@@ -51,9 +65,10 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
 // has none. Of many it has the first ones and a hash of all.
 std::string TiesOf(const PipelineModel& model);
 
-// Returns how many ranks the options' mesh has along pp. Fails with
+// Return how many ranks the options' mesh has along pp, and along tp. Fail with
 // INVALID_ARGUMENT.
 absl::StatusOr<int> StageRanksOf(const PipelineOptions& options);
+absl::StatusOr<int> TensorRanksOf(const PipelineOptions& options);
 
 // Returns the stages' layers. Fails with INVALID_ARGUMENT.
 absl::StatusOr<pipeline::StageCut> CutOf(const PipelineModel& model,

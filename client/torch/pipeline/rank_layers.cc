@@ -56,12 +56,13 @@ class Stages : public ::torch::nn::Module {
 
 absl::StatusOr<std::unique_ptr<RankLayers>> RankLayers::Make(
     const PipelineModel& model, const pipeline::StageCut& cut,
-    const std::vector<int>& stages) {
-  std::unique_ptr<RankLayers> layers(new RankLayers(cut));
+    const std::vector<int>& stages, const LayerContext& context) {
+  std::unique_ptr<RankLayers> layers(new RankLayers(cut, context));
   COXSWAIN_RETURN_IF_ERROR(layers->MakeModules(model, stages));
   COXSWAIN_RETURN_IF_ERROR(Guarded("joining the layers", [&] {
     layers->Join(model);
     layers->Register();
+    layers->FindReplicated();
   }));
   return layers;
 }
@@ -73,8 +74,12 @@ absl::Status RankLayers::MakeModules(const PipelineModel& model,
       Layer layer;
       layer.number = number;
       layer.described = model.layers[static_cast<size_t>(number)];
-      COXSWAIN_ASSIGN_OR_RETURN(layer.module, MakeLayer(model, number));
+      COXSWAIN_ASSIGN_OR_RETURN(layer.module,
+                                MakeLayer(model, number, context_));
       if (layer.module != nullptr) {
+        if (context_.parallel->size() > 1) {
+          boxes_.merge(BoxesOf(layer.described, *layer.module));
+        }
         for (const NamedTensor& named : TrainableParameters(*layer.module)) {
           layer.parameters.push_back({named.tensor, named.tensor});
         }
@@ -164,6 +169,19 @@ void RankLayers::Register() {
     for (const auto& item : layer.module->named_buffers()) {
       const std::vector<std::string> path = path_of(item.key());
       HolderOf(*module_, path).register_buffer(path.back(), item.value());
+    }
+  }
+}
+
+void RankLayers::FindReplicated() {
+  if (context_.parallel->size() == 1) return;
+  const bool sequence = context_.parallel->sequence();
+  for (const NamedTensor& named : TrainableParameters(*module_)) {
+    if (boxes_.count(named.name) > 0) continue;
+    replicated_.push_back({named.name, named.tensor});
+    // Completed by the ranks along tp together.
+    if (sequence && late_.insert(named.name).second) {
+      of_late_.push_back(named.tensor);
     }
   }
 }

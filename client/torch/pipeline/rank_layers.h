@@ -27,7 +27,8 @@ class RankLayers {
   // Makes them. Fails as Describe.
   static absl::StatusOr<std::unique_ptr<RankLayers>> Make(
       const PipelineModel& model, const pipeline::StageCut& cut,
-      const std::vector<int>& stages);
+      const std::vector<int>& stages,
+      const LayerContext& context = ContextOfOne());
 
   // Returns a module that has the tensors of all of them, under the names that
   // they have in the job: the trained ones once each. It computes nothing; its
@@ -41,6 +42,18 @@ class RankLayers {
   std::vector<::torch::Tensor> TrainedAlone(int stage) const;
   // Returns the names of the others.
   const std::set<std::string>& late() const { return late_; }
+
+  // Returns the boxes of parameters that are divided along tp, by name. Empty
+  // without tp.
+  const ParameterBoxes& boxes() const { return boxes_; }
+  // A trained parameter that each rank along tp has whole.
+  struct Replicated {
+    std::string name;
+    ::torch::Tensor parameter;
+  };
+  // In the order of their registration, the same on all ranks along tp. Empty
+  // without tp.
+  const std::vector<Replicated>& replicated() const { return replicated_; }
 
   // A parameter that is tied to one of another rank's.
   struct Shared {
@@ -64,7 +77,8 @@ class RankLayers {
     std::vector<StageParameter> parameters;
   };
 
-  RankLayers(pipeline::StageCut cut) : cut_(std::move(cut)) {}
+  RankLayers(pipeline::StageCut cut, LayerContext context)
+      : cut_(std::move(cut)), context_(std::move(context)) {}
   absl::Status MakeModules(const PipelineModel& model,
                            const std::vector<int>& stages);
   // May throw, as Register.
@@ -77,8 +91,14 @@ class RankLayers {
   };
   Found Find(const std::string& name);
 
+  // May throw.
+  void FindReplicated();
+
   const pipeline::StageCut cut_;
+  const LayerContext context_;
   std::vector<Layer> layers_;  // in their order
+  ParameterBoxes boxes_;
+  std::vector<Replicated> replicated_;
   std::vector<Shared> shared_;
   std::set<std::string> late_;
   std::vector<::torch::Tensor> of_late_;

@@ -27,7 +27,14 @@ absl::StatusOr<TensorParallelPtr> TensorParallel::Create(
         "the timeout of tensor parallelism is ",
         absl::FormatDuration(options.timeout), ": collectives need some time"));
   }
-  return TensorParallelPtr(new TensorParallel(options));
+  return TensorParallelPtr(new TensorParallel(
+      options, options.communicator->rank(), options.communicator->size()));
+}
+
+TensorParallelPtr TensorParallel::ForDescription(int size, bool sequence) {
+  TensorParallelOptions options;
+  options.sequence = sequence;
+  return TensorParallelPtr(new TensorParallel(options, /*rank=*/0, size));
 }
 
 absl::Status TensorParallel::TakeError() {
@@ -39,7 +46,9 @@ void TensorParallel::Fail(const absl::Status& error) {
   error_ = WithPrefix(
       absl::StrCat("tensor parallelism, rank ", rank(), " of ", size(), ": "),
       error);
-  options_.communicator->Abort(error_.message());
+  if (options_.communicator != nullptr) {
+    options_.communicator->Abort(error_.message());
+  }
 }
 
 Tensor TensorParallel::Zeros(at::IntArrayRef sizes,
@@ -52,6 +61,12 @@ Tensor TensorParallel::Zeros(at::IntArrayRef sizes,
 
 bool TensorParallel::MayMove(const Tensor& tensor) {
   if (failed()) return false;
+  if (options_.communicator == nullptr) {
+    Fail(absl::FailedPreconditionError(
+        "a collective of layers that were made for a description only: train "
+        "with those that the job makes"));
+    return false;
+  }
   if (tensor.device().is_cpu() && (tensor.scalar_type() == ::torch::kFloat32 ||
                                    tensor.scalar_type() == ::torch::kFloat64)) {
     return true;

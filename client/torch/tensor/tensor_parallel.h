@@ -48,9 +48,14 @@ class TensorParallel {
   // INVALID_ARGUMENT: no communicator, or no time.
   static absl::StatusOr<std::shared_ptr<TensorParallel>> Create(
       const TensorParallelOptions& options);
+  // One without a communicator, of rank 0 of `size`: what layers of a job are
+  // described with before there are ranks. Of one rank it serves for training,
+  // too; of several, each collective fails with FAILED_PRECONDITION.
+  static std::shared_ptr<TensorParallel> ForDescription(int size,
+                                                        bool sequence);
 
-  int rank() const { return options_.communicator->rank(); }
-  int size() const { return options_.communicator->size(); }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   bool sequence() const { return options_.sequence; }
 
   // Returns the first error since the last call; OK if there was none. The
@@ -75,8 +80,8 @@ class TensorParallel {
   ::torch::Tensor ReduceScatter(const ::torch::Tensor& slices);
 
  private:
-  explicit TensorParallel(const TensorParallelOptions& options)
-      : options_(options) {}
+  TensorParallel(const TensorParallelOptions& options, int rank, int size)
+      : options_(options), rank_(rank), size_(size) {}
 
   // Returns whether collectives may begin with this tensor.
   bool MayMove(const ::torch::Tensor& tensor);
@@ -85,6 +90,8 @@ class TensorParallel {
              std::vector<::torch::Tensor> memory);
 
   const TensorParallelOptions options_;
+  const int rank_;
+  const int size_;
   absl::Status error_;
 };
 
