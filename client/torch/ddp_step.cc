@@ -3,6 +3,7 @@
 
 #include <torch/utils.h>
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,6 +118,21 @@ absl::Status DistributedDataParallel::Backward(const Tensor& loss,
   Keep(Guarded("scaling the loss", [&] { scaled = loss * micro.loss_scale; }));
   COXSWAIN_RETURN_IF_ERROR(status_);
   return Backward(scaled);
+}
+
+absl::Status DistributedDataParallel::SetGradientScale(double scale) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (!(scale > 0) || std::isinf(scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a gradient scale of ", scale,
+                     ": gradients are divided by it, so that it is finite and "
+                     "above 0"));
+  }
+  if (scale == gradient_scale_) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(CheckBetweenSteps("SetGradientScale"));
+  COXSWAIN_RETURN_IF_ERROR(CheckNothingLocal());
+  gradient_scale_ = scale;
+  return absl::OkStatus();
 }
 
 absl::Status DistributedDataParallel::Synchronize() {
@@ -344,15 +360,21 @@ absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
   local_ = IsLocalStep(plan().terms, ticket, decided_, *hook_, averager_.get());
   meets_ = hook_->reach() == GradientReach::kAll ||
            (averager_ != nullptr && averager_->unites_next());
-  return reducer_->BeginStep(ticket, sum.divisor, local_);
+  const double divisor =
+      weighs() ? sum.divisor / gradient_scale_ : sum.divisor;
+  return reducer_->BeginStep(ticket, divisor, local_);
+}
+
+bool DistributedDataParallel::weighs() const {
+  return plan().needs_header(communicator_->size());
 }
 
 double DistributedDataParallel::rescale() const {
-  // The header exchange has the divisor; and with sync_each_batch it is the
-  // sum of averages that is short.
-  const bool here = !plan().terms.sync_each_batch &&
-                    !plan().needs_header(communicator_->size());
-  return here ? sum_.rescale : 1;
+  // The header exchange has the divisor.
+  if (weighs()) return 1;
+  // With sync_each_batch it is the sum of averages that is short.
+  const double window = plan().terms.sync_each_batch ? 1 : sum_.rescale;
+  return window / gradient_scale_;
 }
 
 }  // namespace coxswain::torch

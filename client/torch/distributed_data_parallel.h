@@ -199,6 +199,15 @@ class DistributedDataParallel {
   // which their tickets have, for comparison; 0: none.
   void SetPipelineHash(uint64_t hash) { pipeline_hash_ = hash; }
 
+  // Sets the factor that the program multiplies the losses of the next windows
+  // by, beside MicroBatch::loss_scale: gradients are divided by it in the one
+  // pass over them that rescales them, before hook, norm and vote. What stands
+  // in .grad at a window's end carries it. At first it is 1. Between windows,
+  // with nothing summed up: FAILED_PRECONDITION otherwise, unless it stays as
+  // it is. Fails with INVALID_ARGUMENT if it is not finite and above 0. An
+  // error changes nothing. See LossScale.
+  absl::Status SetGradientScale(double scale);
+
   // Called in place of Backward, if this rank's loss cannot be computed: the
   // rank still takes part in the window's exchange, and all ranks skip its
   // step; a local step is skipped by this rank alone. In a declared window it
@@ -422,8 +431,12 @@ class DistributedDataParallel {
   absl::StatusOr<schedule::Ticket> TicketOf(const WindowSum& sum) const;
   // Returns the checksum of the parameters.
   absl::StatusOr<uint64_t> Checksum() const;
-  // Returns the factor of the gradients in the current exchange.
+  // Returns the factor of the gradients in the current exchange, as far as the
+  // reducer does not weigh them.
   double rescale() const;
+  // Returns whether the reducer multiplies the gradients by a factor of the
+  // rank.
+  bool weighs() const;
   absl::Status BeginReducerStep(const WindowSum& sum);
   absl::Status BeginStep();
   // Begins the step, and marks what the pass will not reach.
@@ -518,6 +531,7 @@ class DistributedDataParallel {
   DeclaredPasses passes_;
   DeclaredWindow window_;
   uint64_t pipeline_hash_ = 0;
+  double gradient_scale_ = 1;
   int no_sync_depth_ = 0;
   GraphMark scope_mark_;  // when the outermost NoSync scope was opened
   WindowSum sum_;         // of the exchange begun last
