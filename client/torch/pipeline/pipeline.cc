@@ -99,6 +99,10 @@ absl::Status Pipeline::Connect() {
       RankLayers::Make(model_, *cut_, schedule.StagesOf(groups_.pp->rank()),
                        context_));
   COXSWAIN_RETURN_IF_ERROR(ConnectReplicas());
+  if (options_.loss_scaling.has_value()) {
+    COXSWAIN_ASSIGN_OR_RETURN(loss_scale_,
+                              LossScale::Create(*options_.loss_scaling));
+  }
   COXSWAIN_ASSIGN_OR_RETURN(
       tied_, TiedParameters::Connect(
                  session_, groups_, *layers_,
@@ -338,15 +342,42 @@ absl::StatusOr<bool> Pipeline::RunWindow(bool data_ends) {
   for (size_t i = 0; i < count; ++i) begins[i].weight = window_.weights[i];
   begins.back().end_of_data = data_ends;
   ddp_->SetPipelineHash(executor_->schedule_hash());
+  if (loss_scale_.has_value()) {
+    COXSWAIN_RETURN_IF_ERROR(ddp_->SetGradientScale(loss_scale_->scale()));
+  }
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<MicroBatch> micro,
                             ddp_->DeclareWindow(begins));
-  for (size_t i = 0; i < count; ++i) window_.scales[i] = micro[i].loss_scale;
+  const double scale = loss_scale_.has_value() ? loss_scale_->scale() : 1;
+  for (size_t i = 0; i < count; ++i) {
+    window_.scales[i] = micro[i].loss_scale * scale;
+  }
   COXSWAIN_RETURN_IF_ERROR(executor_->Run());
   const bool ends = micro.back().sync;
   if (ends) COXSWAIN_RETURN_IF_ERROR(tied_->SumGradients());
   COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());
-  if (ends) COXSWAIN_RETURN_IF_ERROR(ddp_->FinishStep());
-  return ends;
+  if (!ends) return false;
+  COXSWAIN_RETURN_IF_ERROR(ddp_->FinishStep());
+  FollowDecision();
+  return true;
+}
+
+void Pipeline::FollowDecision() {
+  // Of a step for which no rank had data nothing is known.
+  if (!loss_scale_.has_value() || ddp_->reducer().report().empty) return;
+  loss_scale_->OnStep(!ddp_->skipped());
+}
+
+absl::Status Pipeline::LoadLossScale(absl::string_view saved) {
+  COXSWAIN_RETURN_IF_ERROR(status_);
+  if (!loss_scale_.has_value()) {
+    return absl::FailedPreconditionError(
+        "there is no loss scale to go on with: set loss_scaling");
+  }
+  LossScale loaded = *loss_scale_;
+  COXSWAIN_RETURN_IF_ERROR(loaded.Load(saved));
+  COXSWAIN_RETURN_IF_ERROR(ddp_->SetGradientScale(loaded.scale()));
+  loss_scale_ = loaded;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> Pipeline::TakeStep() {
@@ -405,6 +436,7 @@ absl::StatusOr<bool> Pipeline::StepWithoutData() {
   const absl::StatusOr<bool> more = ddp_->StepWithoutData();
   COXSWAIN_RETURN_IF_ERROR(Fail(more.status()));
   if (!*more) return false;
+  FollowDecision();
   COXSWAIN_RETURN_IF_ERROR(Fail(TakeStep().status()));
   return true;
 }

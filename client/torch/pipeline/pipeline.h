@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "client/accumulate/accumulator.h"
 #include "client/group/mesh_groups.h"
 #include "client/pipeline/pipeline_executor.h"
@@ -23,6 +24,7 @@
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/loss_scale.h"
 #include "client/torch/pipeline/pipeline_model.h"
 #include "client/torch/pipeline/pipeline_options.h"
 #include "client/torch/pipeline/rank_comparison.h"
@@ -162,6 +164,16 @@ class Pipeline {
   // Null before UseOptimizer.
   ::torch::optim::Optimizer* optimizer() { return optimizer_; }
   const PipelineModel& model() const { return model_; }
+  // Returns the scale of the next step's losses; null without
+  // PipelineOptions::loss_scaling.
+  const LossScale* loss_scale() const {
+    return loss_scale_.has_value() ? &*loss_scale_ : nullptr;
+  }
+  // Between steps, on all ranks alike: goes on with the scale that
+  // loss_scale()->Save() returned. Fails as LossScale::Load, and with
+  // FAILED_PRECONDITION where there is none, or within a window that goes on in
+  // the next epoch; an error changes nothing.
+  absl::Status LoadLossScale(absl::string_view saved);
   // Returns which layers each rank of the session has, by a name that is the
   // same for the same layers; empty where each has all of them.
   std::vector<std::string> LayersByRank() const;
@@ -235,6 +247,8 @@ class Pipeline {
   // it.
   absl::StatusOr<bool> RunWindow(bool data_ends);
   absl::StatusOr<bool> TakeStep();
+  // After a step that all ranks have decided on.
+  void FollowDecision();
   absl::Status Forwards(std::vector<PipelineBatch> batches);
   void SetForwardOnly(bool forward_only);
   PipelineResult ResultOf(bool stepped) const;
@@ -263,6 +277,7 @@ class Pipeline {
   const std::shared_ptr<std::atomic<bool>> has_ended_ =
       std::make_shared<std::atomic<bool>>(false);
   Window window_;
+  std::optional<LossScale> loss_scale_;
 };
 
 }  // namespace coxswain::torch

@@ -21,6 +21,21 @@ constexpr char kByParameters[] = "parameters";
 // Of their words; a setting has a limit of its own.
 constexpr size_t kMostOfTies = 1000;
 
+absl::Status CheckLossScaling(const PipelineOptions& options) {
+  if (!options.loss_scaling.has_value()) return absl::OkStatus();
+  COXSWAIN_RETURN_IF_ERROR(LossScale::Create(*options.loss_scaling).status());
+  if (options.ddp.skip_non_finite) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "loss_scaling without skip_non_finite: gradients that overflow would be "
+      "applied; set ddp.skip_non_finite, by which all ranks skip their step");
+}
+
+std::string TextOf(const LossScaling& scaling) {
+  return absl::StrCat(scaling.initial, ",", scaling.growth, ",",
+                      scaling.backoff, ",", scaling.growth_every, ",",
+                      scaling.least, ",", scaling.most);
+}
+
 absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
   const schedule::Terms& terms = options.ddp.terms;
   if (options.ddp.zero > 1 && ranks > 1) {
@@ -45,7 +60,7 @@ absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
         ": no rank has all gradients, so that the ranks vote on each step; set "
         "terms.commit_vote"));
   }
-  return absl::OkStatus();
+  return CheckLossScaling(options);
 }
 
 absl::StatusOr<int> SizeOf(const PipelineOptions& options,
@@ -142,6 +157,9 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
       DescribeJob(std::move(described.parameters), options.hook, ddp);
   manifest.mesh = options.mesh;
   manifest.settings["stages"] = cut.ToString();
+  if (options.loss_scaling.has_value()) {
+    manifest.settings["loss_scaling"] = TextOf(*options.loss_scaling);
+  }
   if (!model.ties.empty()) manifest.settings["ties"] = TiesOf(model);
   manifest.settings["pipeline_hash"] =
       absl::StrCat(absl::Hex(schedule.Hash(), absl::kZeroPad16));

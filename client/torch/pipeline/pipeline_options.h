@@ -4,12 +4,14 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "client/pipeline/pipeline_executor.h"
 #include "client/session/job.h"
 #include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/loss_scale.h"
 #include "client/torch/pipeline/pipeline_model.h"
 #include "schedule/pipeline/stage_cut.h"
 
@@ -52,6 +54,16 @@ struct PipelineOptions {
   std::string stages;
   // With ddp.trace_file on_step is called, too.
   PipelineExecutorOptions executor;
+  // Multiplies the losses, and divides the gradients, by a scale that follows
+  // from the decisions, so that all ranks have the same one: LossScale. Needs
+  // ddp.skip_non_finite.
+  std::optional<LossScaling> loss_scaling;
+  // Lets ddp.zero be 2 with several stages: otherwise it is refused, with the
+  // bytes that it costs and does not save. The numbers are those of zero=1.
+  bool force_zero = false;
+  // Lets ranks along tp be on several hosts: otherwise Pipeline::Create refuses
+  // them, with the bytes that would pass between the hosts.
+  bool tp_across_hosts = false;
 };
 
 // Returns what the ranks of a pipeline's job are to have in common: the whole
