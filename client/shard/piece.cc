@@ -90,13 +90,20 @@ int64_t Box::count() const {
 
 TensorPiece TensorPiece::Whole(std::string parameter, std::string kind,
                                ElementType dtype, std::vector<int64_t> shape) {
+  Box box = Box::Whole(shape);
+  return Of(std::move(parameter), std::move(kind), dtype,
+            {std::move(shape), std::move(box)});
+}
+
+TensorPiece TensorPiece::Of(std::string parameter, std::string kind,
+                            ElementType dtype, const ParameterBox& box) {
   TensorPiece piece;
   piece.parameter = std::move(parameter);
   piece.kind = std::move(kind);
   piece.dtype = dtype;
-  piece.box = Box::Whole(shape);
-  piece.shape = std::move(shape);
-  piece.end = piece.box.count();
+  piece.shape = box.shape;
+  piece.box = box.box;
+  piece.end = box.box.count();
   return piece;
 }
 

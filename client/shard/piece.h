@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,15 @@ struct Box {
   }
 };
 
+// Which part of a parameter of the whole model a rank's parameter is.
+struct ParameterBox {
+  std::vector<int64_t> shape;  // of the whole
+  Box box;
+};
+
+// By name; parameters that are left out are whole.
+using ParameterBoxes = std::map<std::string, ParameterBox>;
+
 // Which part of the whole, unsharded model some elements are. A rank's place in
 // the mesh decides on the box (tensor parallelism cuts a tensor in boxes) and
 // on the flat range (ZeRO cuts the elements of a box in runs), so that pieces
@@ -51,6 +61,10 @@ struct TensorPiece {
   // Returns a piece that has all elements of a tensor.
   static TensorPiece Whole(std::string parameter, std::string kind,
                            ElementType dtype, std::vector<int64_t> shape);
+
+  // Returns one that has all elements of a box of a tensor.
+  static TensorPiece Of(std::string parameter, std::string kind,
+                        ElementType dtype, const ParameterBox& box);
 
   int64_t count() const { return end - begin; }
   int64_t bytes() const {

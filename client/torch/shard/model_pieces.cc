@@ -1,7 +1,6 @@
 #include "client/torch/shard/model_pieces.h"
 
 #include <cstring>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "base/status_prefix.h"
 #include "client/resume/tensor_bytes.h"
 #include "client/torch/module_tensors.h"
+#include "client/torch/shard/piece_forms.h"
 #include "client/torch/shard/sharded_checkpoint.h"
 #include "client/torch/shard/slice_state.h"
 #include "client/torch/state_bytes.h"
@@ -31,39 +31,6 @@ constexpr char kRate[] = "learning_rate";
 constexpr char kGroupRates[] = ".learning_rates";
 
 constexpr size_t kMaxDifferences = 8;
-
-std::optional<ElementType> ElementTypeOf(::torch::ScalarType type) {
-  switch (type) {
-    case ::torch::kFloat32:
-      return ElementType::kFloat32;
-    case ::torch::kFloat64:
-      return ElementType::kFloat64;
-    case ::torch::kFloat16:
-      return ElementType::kFloat16;
-    case ::torch::kBFloat16:
-      return ElementType::kBFloat16;
-    case ::torch::kInt8:
-      return ElementType::kInt8;
-    case ::torch::kInt32:
-      return ElementType::kInt32;
-    case ::torch::kInt64:
-      return ElementType::kInt64;
-    case ::torch::kUInt8:
-      return ElementType::kUInt8;
-    default:
-      return std::nullopt;
-  }
-}
-
-// Returns all of a tensor; one of another type than pieces have as bytes.
-TensorPiece PieceOf(const std::string& name, const std::string& kind,
-                    const Tensor& tensor) {
-  std::vector<int64_t> shape = tensor.sizes().vec();
-  const auto type = ElementTypeOf(tensor.scalar_type());
-  if (type) return TensorPiece::Whole(name, kind, *type, std::move(shape));
-  shape.push_back(static_cast<int64_t>(tensor.element_size()));
-  return TensorPiece::Whole(name, kind, ElementType::kUInt8, std::move(shape));
-}
 
 TensorPiece GroupRates(size_t groups) {
   return TensorPiece::Whole(kGroupRates, kTrained, ElementType::kFloat64,
@@ -91,7 +58,7 @@ class Filled {
  public:
   explicit Filled(std::vector<PieceMemory>* pieces) : pieces_(*pieces) {}
 
-  // Adds the elements that part `part` of `parts` has.
+  // Adds the elements that part `part` of `parts` of its box has.
   void Add(TensorPiece piece, const Tensor& tensor, int part = 0,
            int parts = 1) {
     const EvenRange range = EvenRange::Of(piece.count(), parts, part);
@@ -120,12 +87,17 @@ class Filled {
   std::vector<Tensor> held_;
 };
 
+// Returns whether this rank is to save something of a tensor.
+bool Saves(const ModelInPieces& model, const std::string& name) {
+  return model.part == 0 || model.boxes.count(name) > 0;
+}
+
 // Of a trained parameter without slices.
 void AddTrained(const ModelInPieces& model, const NamedTensor& parameter,
                 Filled* filled) {
   const SliceState state = StateOf(*model.optimizer, parameter.tensor);
   const auto add = [&](const std::string& kind, const Tensor& tensor) {
-    TensorPiece piece = PieceOf(parameter.name, kind, tensor);
+    TensorPiece piece = PieceOf(parameter.name, kind, tensor, model.boxes);
     piece.step = state.steps;
     filled->Add(std::move(piece), tensor, model.replica, model.replicas);
   };
@@ -134,10 +106,15 @@ void AddTrained(const ModelInPieces& model, const NamedTensor& parameter,
 }
 
 absl::Status Fill(const ModelInPieces& model, Filled* filled) {
+  COXSWAIN_RETURN_IF_ERROR(CheckBoxes(*model.module, model.boxes));
   if (model.sharded != nullptr) {
     COXSWAIN_ASSIGN_OR_RETURN(std::vector<KeptPiece> kept,
                               model.sharded->Pieces());
-    for (KeptPiece& one : kept) filled->Add(std::move(one));
+    for (KeptPiece& one : kept) {
+      if (!Saves(model, one.piece.parameter)) continue;
+      one.piece = OfWhole(std::move(one.piece), model.boxes);
+      filled->Add(std::move(one));
+    }
   } else {
     COXSWAIN_RETURN_IF_ERROR(CheckKnown(*model.optimizer));
   }
@@ -145,8 +122,10 @@ absl::Status Fill(const ModelInPieces& model, Filled* filled) {
     const optim::Optimizer& options = OptionsOf(model);
     for (const NamedTensor& named : TensorsOf(*model.module)) {
       const Tensor& tensor = named.tensor;
+      if (!Saves(model, named.name)) continue;
       if (!tensor.requires_grad()) {
-        filled->Add(PieceOf(named.name, kUntrained, tensor), tensor);
+        filled->Add(PieceOf(named.name, kUntrained, tensor, model.boxes),
+                    tensor);
         continue;
       }
       if (const auto* const group = GroupOf(options, tensor)) {
@@ -183,19 +162,36 @@ std::string SavedName(const SavedNames& names, const std::string& name) {
   return found == names.end() ? name : found->second;
 }
 
-absl::StatusOr<SavedNames> NamesIn(const PieceCheckpoint& from,
-                                   const ModelInPieces& model) {
+SavedNames NamesIn(const PieceCheckpoint& from, const ModelInPieces& model) {
   SavedNames names;
+  const auto was_saved = [&from](const std::string& name) {
+    return from.index().StepOf(name, kTrained).ok();
+  };
   for (const auto& [name, other] : model.ties) {
-    const absl::Status own = from.index().StepOf(name, kTrained).status();
-    if (absl::IsNotFound(own)) names[name] = other;
+    if (!was_saved(name)) names[name] = other;
+  }
+  if (model.whole != nullptr) return names;
+  // A parameter that the module has under several names.
+  std::map<const void*, std::string> first;
+  for (const auto& item : model.module->named_parameters()) {
+    if (!item.value().defined()) continue;
+    const auto [known, is_new] =
+        first.emplace(item.value().unsafeGetTensorImpl(), item.key());
+    if (is_new || was_saved(known->second)) continue;
+    if (was_saved(item.key())) names.emplace(known->second, item.key());
   }
   return names;
 }
 
 absl::StatusOr<std::vector<ParameterSpec>> WholeOf(const ModelInPieces& model) {
   if (model.whole != nullptr) return model.whole();
-  return DescribeParameters(*model.module);
+  COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> whole,
+                            DescribeParameters(*model.module));
+  for (ParameterSpec& spec : whole) {
+    const auto divided = model.boxes.find(spec.name);
+    if (divided != model.boxes.end()) spec.shape = divided->second.shape;
+  }
+  return whole;
 }
 
 // Fails unless the trained parameters of the whole model are those that were
@@ -290,8 +286,8 @@ absl::Status StageUntrained(const PieceCheckpoint& from,
     const auto one = saved.find(named.name);
     if (bytes.empty()) {
       if (tensor.numel() == 0) continue;
-      COXSWAIN_RETURN_IF_ERROR(
-          staged->Want(PieceOf(named.name, kUntrained, tensor), tensor));
+      COXSWAIN_RETURN_IF_ERROR(staged->Want(
+          PieceOf(named.name, kUntrained, tensor, model.boxes), tensor));
     } else if (one == saved.end() || one->second.form != DescribeForm(tensor) ||
                one->second.elements.size() != tensor.nbytes()) {
       return OfAnotherModel(
@@ -345,11 +341,21 @@ absl::StatusOr<std::vector<double>> LoadRates(PieceCheckpoint& from,
   return rates;
 }
 
+// A parameter's piece under the name with which it was saved.
+TensorPiece SavedPiece(const ModelInPieces& model, const SavedNames& names,
+                       const std::string& kind, const std::string& name,
+                       const Tensor& tensor) {
+  TensorPiece piece = PieceOf(name, kind, tensor, model.boxes);
+  piece.parameter = SavedName(names, name);
+  return piece;
+}
+
 // Asks for what an optimizer keeps of a parameter, and lets `into`, one like
 // it, have that.
-absl::Status StageState(const PieceCheckpoint& from, const std::string& saved,
-                        const Tensor& parameter, optim::Optimizer* into,
-                        Staged* staged) {
+absl::Status StageState(const PieceCheckpoint& from, const ModelInPieces& model,
+                        const SavedNames& names, const NamedTensor& parameter,
+                        optim::Optimizer* into, Staged* staged) {
+  const std::string saved = SavedName(names, parameter.name);
   COXSWAIN_ASSIGN_OR_RETURN(const int64_t step,
                             from.index().StepOf(saved, kTrained));
   const auto read = [&](const std::string& kind,
@@ -357,11 +363,12 @@ absl::Status StageState(const PieceCheckpoint& from, const std::string& saved,
     const absl::Status found = from.index().StepOf(saved, kind).status();
     if (absl::IsNotFound(found)) return false;
     COXSWAIN_RETURN_IF_ERROR(found);
-    COXSWAIN_RETURN_IF_ERROR(staged->Want(PieceOf(saved, kind, to), to));
+    COXSWAIN_RETURN_IF_ERROR(
+        staged->Want(SavedPiece(model, names, kind, parameter.name, to), to));
     return true;
   };
   return WithPrefix(absl::StrCat("loading the state of \"", saved, "\": "),
-                    SetState(*into, parameter, step, read));
+                    SetState(*into, parameter.tensor, step, read));
 }
 
 // Asks for the trained parameters and their state, and returns an optimizer
@@ -381,19 +388,20 @@ absl::StatusOr<std::unique_ptr<optim::Optimizer>> StageTrained(
   }));
   for (const NamedTensor& named : TrainableParameters(*model.module)) {
     if (named.tensor.numel() == 0) continue;
-    const std::string saved = SavedName(names, named.name);
-    COXSWAIN_RETURN_IF_ERROR(
-        staged->Want(PieceOf(saved, kTrained, named.tensor), named.tensor));
+    COXSWAIN_RETURN_IF_ERROR(staged->Want(
+        SavedPiece(model, names, kTrained, named.name, named.tensor),
+        named.tensor));
     if (GroupOf(optimizer, named.tensor) == nullptr) continue;
     COXSWAIN_RETURN_IF_ERROR(
-        StageState(from, saved, named.tensor, into.get(), staged));
+        StageState(from, model, names, named, into.get(), staged));
   }
   return into;
 }
 
 absl::Status Load(const ModelInPieces& model, absl::string_view untrained,
                   PieceCheckpoint& from) {
-  COXSWAIN_ASSIGN_OR_RETURN(const SavedNames names, NamesIn(from, model));
+  COXSWAIN_RETURN_IF_ERROR(CheckBoxes(*model.module, model.boxes));
+  const SavedNames names = NamesIn(from, model);
   COXSWAIN_RETURN_IF_ERROR(CheckModel(from, model, names));
   Staged staged(&from);
   COXSWAIN_RETURN_IF_ERROR(StageUntrained(from, model, untrained, &staged));
@@ -406,7 +414,7 @@ absl::Status Load(const ModelInPieces& model, absl::string_view untrained,
                             LoadRates(from, model, names));
   COXSWAIN_RETURN_IF_ERROR(staged.Read());
   if (model.sharded != nullptr) {
-    CheckpointPieces reader(from, names);
+    CheckpointPieces reader(from, names, model.boxes);
     COXSWAIN_RETURN_IF_ERROR(model.sharded->Load(reader));
   }
   return Guarded("loading the model", [&] {

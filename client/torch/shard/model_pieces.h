@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "client/reduce/bucket.h"
 #include "client/resume/program_checkpoint.h"
+#include "client/shard/piece.h"
 #include "client/torch/shard/sharded_optimizer.h"
 
 namespace coxswain::torch {
@@ -31,6 +32,12 @@ struct ModelInPieces {
   // each saves a part of every tensor.
   int replica = 0;
   int replicas = 1;
+  // Where ranks share its tensors (tp): which part of them a rank's parameters
+  // are, by the module's names. What is left out all of these ranks have whole,
+  // with the same bits; the first of them saves it.
+  ParameterBoxes boxes;
+  int part = 0;  // which of these ranks this is, of how many
+  int parts = 1;
   // Where the module is a part of the whole model, as the stages of a rank are:
   // returns the trained parameters of the whole. Null: it is the whole.
   std::function<absl::StatusOr<std::vector<ParameterSpec>>()> whole;

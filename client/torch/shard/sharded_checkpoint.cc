@@ -1,6 +1,7 @@
 #include "client/torch/shard/sharded_checkpoint.h"
 
 #include "client/torch/shard/model_pieces.h"
+#include "client/torch/shard/piece_forms.h"
 
 namespace coxswain::torch {
 
@@ -12,7 +13,7 @@ absl::StatusOr<int64_t> CheckpointPieces::StepOf(const std::string& parameter,
 }
 
 absl::Status CheckpointPieces::Read(const TensorPiece& want, const Span& to) {
-  TensorPiece saved = want;
+  TensorPiece saved = OfWhole(want, boxes_);
   const auto name = names_.find(want.parameter);
   if (name != names_.end()) saved.parameter = name->second;
   return from_.Load({{std::move(saved), static_cast<char*>(to.data)}});

@@ -5,7 +5,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -16,14 +15,8 @@
 
 namespace coxswain::torch {
 
-// Which part of a parameter of the whole model a rank's parameter is.
-struct ParameterBox {
-  std::vector<int64_t> shape;  // of the whole
-  Box box;
-};
-
-// By name; parameters that are left out are whole.
-using ParameterBoxes = std::map<std::string, ParameterBox>;
+using coxswain::ParameterBox;
+using coxswain::ParameterBoxes;
 
 // Implemented by modules that have a part of what their layer has in the whole
 // model.
