@@ -9,6 +9,8 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/checkpoint/checkpoint_copy.h"
+#include "client/checkpoint/hook_choice.h"
+#include "client/checkpoint/hook_cut.h"
 #include "client/checkpoint/piece_checkpoint.h"
 #include "client/checkpoint/save_together.h"
 
@@ -263,6 +265,8 @@ absl::StatusOr<std::string> AsyncCheckpoint::Core::MakeShard(
   TrainingShard shard;
   if (copy->label.metadata.count(kErrorsLabel) != 0) {
     shard.hook = std::move(copy->hook);
+    copy->blobs[HookParametersBlob(options_.rank)] = SerializeHookParameters(
+        HookParametersOf(copy->parameters, copy->boxes));
   } else {
     const auto hook = LoadCopy(copy);
     // A rank that came alone to what follows would wait.
@@ -275,6 +279,7 @@ absl::StatusOr<std::string> AsyncCheckpoint::Core::MakeShard(
   shard.blobs = std::move(copy->blobs);
   std::string bytes = SerializeTrainingShard(shard);
   copy->blobs = std::move(shard.blobs);
+  copy->blobs.erase(HookParametersBlob(options_.rank));
   if (!copy->sharded) return bytes;
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::vector<PieceMemory> own,

@@ -20,6 +20,7 @@
 #include "client/reduce/averager.h"
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
+#include "client/shard/piece.h"
 #include "client/store/store_client.h"
 
 namespace coxswain {
@@ -90,6 +91,8 @@ class AsyncCheckpoint {
     // Makes another hook like `hook`, which holds the copy in the other thread.
     HookMaker make_hook;
     std::vector<ParameterSpec> parameters;  // that it is configured with
+    // Which part of the whole model's those are that ranks divide.
+    ParameterBoxes boxes;
     // May be null. Its SaveState is called with a communicator on which it can
     // exchange nothing. The ranks' parameters must be equal.
     Averager* averager = nullptr;

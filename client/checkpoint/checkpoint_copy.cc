@@ -98,6 +98,7 @@ CopyPtr MakeCopy(const AsyncCheckpoint::Source& source,
   copy->reason = source.reason;
   copy->make_hook = source.make_hook;
   copy->parameters = source.parameters;
+  copy->boxes = source.boxes;
   copy->blobs = std::move(memory.blobs);
   copy->elements = std::move(memory.elements);
   copy->status = CopyFrom(source, options, copy.get());

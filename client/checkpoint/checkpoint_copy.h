@@ -31,6 +31,7 @@ struct CheckpointCopy {
   HookState averager;  // without a spec if there is none
   HookMaker make_hook;
   std::vector<ParameterSpec> parameters;
+  ParameterBoxes boxes;
   AsyncCheckpoint::Blobs blobs;
   bool sharded = false;
   std::vector<PieceMemory> pieces;  // in `elements`

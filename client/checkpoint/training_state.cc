@@ -1,17 +1,14 @@
 #include "client/checkpoint/training_state.h"
 
-#include <algorithm>
-#include <numeric>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "client/checkpoint/hook_choice.h"
 #include "client/checkpoint/piece_part.h"
 #include "client/checkpoint/save_together.h"
-#include "client/comm/in_process/in_process_world.h"
 
 namespace coxswain {
 namespace {
@@ -86,23 +83,15 @@ bool IsOwnErrors(const std::map<std::string, std::string>& metadata) {
   return errors != metadata.end() && errors->second == kOwnErrors;
 }
 
-// Returns the ranks that saved a hook of this part of the model.
-std::vector<int> RanksOfPart(const CheckpointDescription& checkpoint,
-                             absl::string_view part) {
-  std::vector<int> ranks(static_cast<size_t>(checkpoint.shards));
-  std::iota(ranks.begin(), ranks.end(), 0);
+// Returns which part of the model each rank that saved had.
+std::vector<std::string> PartsOf(const CheckpointDescription& checkpoint) {
+  std::vector<std::string> parts;
   const auto label = checkpoint.metadata.find(kHookPartsLabel);
-  std::vector<absl::string_view> parts(ranks.size());
   if (label != checkpoint.metadata.end()) {
     parts = absl::StrSplit(label->second, ',');
-    parts.resize(ranks.size());
   }
-  ranks.erase(std::remove_if(ranks.begin(), ranks.end(),
-                             [&](int rank) {
-                               return parts[static_cast<size_t>(rank)] != part;
-                             }),
-              ranks.end());
-  return ranks;
+  parts.resize(static_cast<size_t>(checkpoint.shards));
+  return parts;
 }
 
 absl::Status NotAShard(absl::string_view what) {
@@ -132,19 +121,6 @@ absl::StatusOr<std::string> LoadTrainingShard(
   return absl::FailedPreconditionError(absl::StrCat(
       "checkpoint ", checkpoint.id,
       " has pieces of a model and no training state; load the pieces"));
-}
-
-constexpr absl::Duration kLocalTimeout = absl::Minutes(5);
-
-// One of the ranks that saved, once more.
-absl::StatusOr<HookState> ShardOf(const HookState& own,
-                                  const std::vector<ParameterSpec>& parameters,
-                                  const HookMaker& make_hook,
-                                  Communicator& communicator) {
-  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> hook, make_hook());
-  COXSWAIN_RETURN_IF_ERROR(hook->Configure(parameters, communicator.size()));
-  COXSWAIN_RETURN_IF_ERROR(hook->LoadOwn(own, /*error_scale=*/1));
-  return hook->SaveState(communicator);
 }
 
 }  // namespace
@@ -218,32 +194,18 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
   state.checkpoint_id = found.id;
   state.step = found.step;
   state.metadata = found.metadata;
-  const bool own = IsOwnErrors(found.metadata);
-  const std::vector<int> alike = RanksOfPart(found, reader.part);
-  state.of_part = !alike.empty();
-  const bool one_to_one =
-      alike.size() == static_cast<size_t>(reader.world_size);
-  std::vector<HookState> hooks;
+  HookChoice choice(reader, PartsOf(found), IsOwnErrors(found.metadata));
+  state.of_part = choice.of_part();
   std::vector<HookState> averagers;
   for (int number = 0; number < found.shards; ++number) {
-    // Of the others' own errors nothing is needed, but of all together.
-    const auto at = std::find(alike.begin(), alike.end(), number);
-    const bool is_alike = at != alike.end();
-    const bool needed =
-        !own || number == 0 ||
-        (is_alike && (!one_to_one || at - alike.begin() == reader.rank));
-    if (!needed) {
-      if (is_alike) hooks.emplace_back();
-      continue;
-    }
+    if (!choice.Needs(number)) continue;
     COXSWAIN_ASSIGN_OR_RETURN(const std::string bytes,
                               LoadTrainingShard(checkpoints, found, number));
     COXSWAIN_ASSIGN_OR_RETURN(TrainingShard shard, ParseTrainingShard(bytes));
-    if (!own || is_alike) {
-      hooks.push_back(std::move(shard.hook));
-    } else if (alike.empty()) {
-      state.hook = std::move(shard.hook);
-    }
+    const auto described = shard.blobs.extract(HookParametersBlob(number));
+    COXSWAIN_RETURN_IF_ERROR(choice.Take(
+        number, std::move(shard.hook),
+        described.empty() ? absl::string_view() : described.mapped()));
     if (!shard.averager.spec.empty()) {
       averagers.push_back(std::move(shard.averager));
     }
@@ -253,62 +215,14 @@ absl::StatusOr<TrainingState> LoadTrainingState(CheckpointClient& checkpoints,
       }
     }
   }
-  if (own) {
-    state.own = std::move(hooks);
-    return state;
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(state.hook, MergeHookStates(std::move(hooks)));
-  if (averagers.empty()) return state;
+  COXSWAIN_RETURN_IF_ERROR(choice.Finish(&state));
+  if (averagers.empty() || IsOwnErrors(found.metadata)) return state;
   if (averagers.size() < static_cast<size_t>(found.shards)) {
     return NotAShard("some have an averager's state, and some have not");
   }
   COXSWAIN_ASSIGN_OR_RETURN(state.averager,
                             MergeHookStates(std::move(averagers)));
   return state;
-}
-
-absl::StatusOr<HookState> MeanOfOwnStates(
-    const std::vector<HookState>& own,
-    const std::vector<ParameterSpec>& parameters, const HookMaker& make_hook) {
-  const int size = static_cast<int>(own.size());
-  const auto world = InProcessWorld::Create(size, kLocalTimeout);
-  std::vector<absl::StatusOr<HookState>> shards(own.size(), HookState());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank,
-                          communicator = std::shared_ptr<Communicator>(
-                              world->MakeRank(rank))]() mutable {
-      const auto index = static_cast<size_t>(rank);
-      shards[index] = ShardOf(own[index], parameters, make_hook, *communicator);
-      // The others do not wait for a rank that has failed.
-      if (!shards[index].ok()) communicator->Abort("its state does not load");
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::vector<HookState> merged;
-  // A rank's own error explains more than that another one has ended.
-  for (const auto& shard : shards) {
-    if (absl::IsFailedPrecondition(shard.status())) return shard.status();
-  }
-  for (auto& shard : shards) {
-    COXSWAIN_RETURN_IF_ERROR(shard.status());
-    merged.push_back(*std::move(shard));
-  }
-  return MergeHookStates(std::move(merged));
-}
-
-absl::Status LoadHook(const TrainingState& state, const TrainingRank& reader,
-                      const std::vector<ParameterSpec>& parameters,
-                      const HookMaker& make_hook, Hook& hook) {
-  if (state.own.empty()) {
-    return hook.LoadState(state.hook, reader.rank, reader.world_size);
-  }
-  if (static_cast<int>(state.own.size()) == reader.world_size) {
-    return hook.LoadOwn(state.own[static_cast<size_t>(reader.rank)], 1);
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const HookState mean,
-                            MeanOfOwnStates(state.own, parameters, make_hook));
-  return hook.LoadState(mean, reader.rank, reader.world_size);
 }
 
 }  // namespace coxswain

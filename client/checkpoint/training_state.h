@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/checkpoint/checkpoint_client.h"
+#include "client/checkpoint/hook_cut.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/bucket.h"
@@ -19,6 +20,14 @@
 #include "client/reduce/hook_state.h"
 
 namespace coxswain {
+
+// What the ranks that had one part of the model saved of their hooks.
+struct SavedHookPart {
+  std::vector<HookParameter> parameters;
+  // Their own, in order; or one that is merged already.
+  std::vector<HookState> states;
+  bool own = true;
+};
 
 // What a training program needs to go on in new processes, on any number of
 // ranks: the hook's state, and named bytes of its own (parameters, optimizer
@@ -34,6 +43,8 @@ struct TrainingState {
   // Saved with AsyncCheckpoint's own_errors, by rank, in place of `hook`; see
   // LoadHook. Without a spec where it was not loaded.
   std::vector<HookState> own;
+  // Where no rank that saved had the reader's part: what is cut for it.
+  std::vector<SavedHookPart> parts;
   std::map<std::string, std::string> blobs;
 };
 
@@ -51,6 +62,8 @@ struct TrainingRank {
   // Which part of the model it has, and rank and world_size are among those
   // that have the same; empty: all of it.
   std::string part = {};
+  // What its hook has a state of; empty: not known, and nothing is cut.
+  std::vector<HookParameter> parameters = {};
 };
 
 // Saves the state after optimizer step `step`. Collective: all ranks of
@@ -78,8 +91,9 @@ absl::Status SaveTrainingState(
 //   DATA_LOSS   what is stored is not a training state; its message has why
 // Where each rank's own errors were saved, a reader that gives its rank and
 // world size loads no more than it needs. Of parts of a model `own` has the
-// ranks of the reader's part, in order; where there are none, `hook` is that of
-// another part.
+// ranks of the reader's part, in order; where there are none, `parts` has those
+// that have elements of the reader's parameters, and without any (a checkpoint
+// of an earlier version does not describe its parts) `hook` is another part's.
 absl::StatusOr<TrainingState> LoadTrainingState(
     CheckpointClient& checkpoints, absl::string_view id = "",
     const TrainingRank& reader = {});
@@ -89,7 +103,9 @@ absl::StatusOr<TrainingState> LoadTrainingState(
 // their own errors, by Hook::LoadOwn, after which training continues bit by
 // bit. On another number of ranks the mean of what was saved is formed here,
 // for which `make_hook` makes hooks like this one, and memory for the errors of
-// all ranks is needed.
+// all ranks is needed. From other parts of the model what the reader has is cut
+// out of these means (CutHookState), and what cannot be cut begins anew, which
+// is logged (hook_state_cut).
 //   FAILED_PRECONDITION  as Hook::LoadState
 using HookMaker = std::function<absl::StatusOr<std::unique_ptr<Hook>>()>;
 absl::Status LoadHook(const TrainingState& state, const TrainingRank& reader,

@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/resume/session_checkpoints.h"
 #include "client/schedule/schedule_client.h"
 #include "schedule/ticket.h"
@@ -85,7 +86,8 @@ absl::Status ProgramCheckpoint::Fill(const Blobs& own,
                                      AsyncCheckpoint::Blobs* blobs) const {
   // What an earlier copy had and this one has not.
   for (auto it = blobs->begin(); it != blobs->end();) {
-    const bool stays = it->first == kModelBlob || own.count(it->first) > 0;
+    const bool stays = it->first == kModelBlob || own.count(it->first) > 0 ||
+                       program_.items.count(it->first) > 0;
     it = stays ? std::next(it) : blobs->erase(it);
   }
   COXSWAIN_RETURN_IF_ERROR(program_.save_model(&(*blobs)[kModelBlob]));
@@ -93,6 +95,7 @@ absl::Status ProgramCheckpoint::Fill(const Blobs& own,
     COXSWAIN_ASSIGN_OR_RETURN((*blobs)[kOptimizerBlob],
                               program_.save_optimizer());
   }
+  for (const auto& [name, item] : program_.items) (*blobs)[name] = item.save();
   for (const auto& [name, bytes] : own) (*blobs)[name] = bytes;
   return absl::OkStatus();
 }
@@ -131,6 +134,7 @@ absl::StatusOr<bool> ProgramCheckpoint::Save(const Training& training,
     return copy == nullptr ? std::move(hook) : copy(std::move(hook));
   };
   source.parameters = training.parameters;
+  source.boxes = program_.boxes;
   source.fill_pieces = program_.fill_pieces;
   source.fill_blobs = [&](AsyncCheckpoint::Blobs* into) {
     return Fill(blobs, into);
@@ -162,7 +166,8 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
   if (id == kNewest) {
     COXSWAIN_ASSIGN_OR_RETURN(chosen, AgreeOnNewest(session_, &agreements_));
   }
-  auto loaded = LoadTrainingState(session_.checkpoints(), chosen, Reader());
+  auto loaded =
+      LoadTrainingState(session_.checkpoints(), chosen, Reader(training));
   // NOT_FOUND of "newest" means that all ranks begin anew; here others go on.
   if (absl::IsNotFound(loaded.status()) && id == kNewest) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -180,6 +185,7 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
   resumed.blobs = std::move(state.blobs);
   resumed.blobs.erase(kModelBlob);
   resumed.blobs.erase(kOptimizerBlob);
+  for (const auto& [name, item] : program_.items) resumed.blobs.erase(name);
   return resumed;
 }
 
@@ -195,31 +201,55 @@ absl::Status ProgramCheckpoint::LoadOptimizer(const TrainingState& state) {
   return program_.load_pieces(pieces);
 }
 
-TrainingRank ProgramCheckpoint::Reader() const {
+TrainingRank ProgramCheckpoint::Reader(const Training& training) const {
   const std::vector<std::string>& parts = program_.hook_parts;
-  if (parts.empty()) return {session_.rank(), session_.world_size()};
+  TrainingRank reader{session_.rank(), session_.world_size()};
+  reader.parameters = HookParametersOf(training.parameters, program_.boxes);
+  if (parts.empty()) return reader;
   const auto me = parts.begin() + session_.rank();
-  return {static_cast<int>(std::count(parts.begin(), me, *me)),
-          static_cast<int>(std::count(parts.begin(), parts.end(), *me)), *me};
+  reader.rank = static_cast<int>(std::count(parts.begin(), me, *me));
+  reader.world_size =
+      static_cast<int>(std::count(parts.begin(), parts.end(), *me));
+  reader.part = *me;
+  return reader;
 }
 
 absl::Status ProgramCheckpoint::LoadHookOf(const TrainingState& state,
                                            const Training& training) {
-  // One without tensors is that of any part.
-  if (!state.of_part && !state.hook.tensors.empty()) {
-    LogWarning(
-        "hook_state_dropped",
-        {{"of", state.hook.spec},
-         {"step", state.hook.step},
-         {"hook", training.hook->spec()},
-         {"reason", absl::StrCat("no rank of checkpoint ", state.checkpoint_id,
-                                 " had the same part of the model")}});
+  const auto drop = [&](absl::string_view why) {
+    LogWarning("hook_state_dropped", {{"of", state.hook.spec},
+                                      {"step", state.hook.step},
+                                      {"hook", training.hook->spec()},
+                                      {"reason", why}});
     return absl::OkStatus();
+  };
+  const bool is_cut = !state.parts.empty();
+  // One without tensors is that of any part.
+  if (!state.of_part && !is_cut && !state.hook.tensors.empty()) {
+    return drop(absl::StrCat("no rank of checkpoint ", state.checkpoint_id,
+                             " had the same part of the model, nor says which "
+                             "parameters it had"));
   }
   const auto make = [&] {
     return options_.make_hook(training.accumulator->plan());
   };
-  return LoadHook(state, Reader(), training.parameters, make, *training.hook);
+  const absl::Status loaded = LoadHook(
+      state, Reader(training), training.parameters, make, *training.hook);
+  if (is_cut && absl::IsFailedPrecondition(loaded)) {
+    return drop(loaded.message());
+  }
+  return loaded;
+}
+
+absl::Status ProgramCheckpoint::LoadItems(const TrainingState& state) {
+  for (const auto& [name, item] : program_.items) {
+    const auto found = state.blobs.find(name);
+    if (found == state.blobs.end()) continue;
+    COXSWAIN_RETURN_IF_ERROR(WithPrefix(
+        absl::StrCat("checkpoint ", state.checkpoint_id, ", ", name, ": "),
+        item.load(found->second)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ProgramCheckpoint::Apply(const TrainingState& state,
@@ -231,6 +261,7 @@ absl::Status ProgramCheckpoint::Apply(const TrainingState& state,
   COXSWAIN_RETURN_IF_ERROR(program_.load_model(model));
   COXSWAIN_RETURN_IF_ERROR(LoadOptimizer(state));
   COXSWAIN_RETURN_IF_ERROR(LoadHookOf(state, training));
+  COXSWAIN_RETURN_IF_ERROR(LoadItems(state));
   if (training.averager != nullptr) {
     COXSWAIN_RETURN_IF_ERROR(training.averager->LoadState(
         state.averager, session_.rank(), session_.world_size()));

@@ -21,6 +21,7 @@
 #include "client/reduce/bucket.h"
 #include "client/reduce/hook.h"
 #include "client/session/session.h"
+#include "client/shard/piece.h"
 #include "schedule/plan.h"
 
 namespace coxswain {
@@ -61,12 +62,22 @@ class ProgramCheckpoint {
     // neither is.
     std::function<absl::Status(std::vector<PieceMemory>*)> fill_pieces;
     std::function<absl::Status(PieceCheckpoint& from)> load_pieces;
-    // Of a model whose layers are on different ranks: which part of it each
-    // rank of the session has, by a name without commas. Ranks of one part have
-    // hooks of the same gradients. Each saves its own errors then (own_errors),
-    // and those of a part that was cut otherwise begin anew, which is logged
-    // (hook_state_dropped). Empty: all ranks have all of it.
+    // Of a model that ranks divide: which part of it each rank of the session
+    // has, by a name without commas. Ranks of one part have hooks of the same
+    // gradients. Each saves its own errors then (own_errors); those of a part
+    // that was cut otherwise are cut from its (LoadHook). Empty: all ranks have
+    // all of it.
     std::vector<std::string> hook_parts;
+    // Which part of the whole model's this rank's divided parameters are.
+    ParameterBoxes boxes;
+    // What else the framework keeps that is the same on all ranks, by a name
+    // that begins with a dot. Where a checkpoint has none of it, it stays as it
+    // is.
+    struct Item {
+      std::function<std::string()> save;
+      std::function<absl::Status(absl::string_view)> load;
+    };
+    std::map<std::string, Item> items;
   };
 
   // The training state between two steps.
@@ -125,8 +136,9 @@ class ProgramCheckpoint {
   absl::Status Apply(const TrainingState& state, const Training& training);
   absl::Status LoadOptimizer(const TrainingState& state);
   absl::Status LoadHookOf(const TrainingState& state, const Training& training);
+  absl::Status LoadItems(const TrainingState& state);
   // Returns which of the ranks with hooks of the same gradients this is.
-  TrainingRank Reader() const;
+  TrainingRank Reader(const Training& training) const;
   absl::Status Fill(const Blobs& own, AsyncCheckpoint::Blobs* blobs) const;
 
   Session& session_;

@@ -23,6 +23,17 @@ namespace {
 // may have caused.
 constexpr absl::Duration kReasonTimeout = absl::Seconds(3);
 
+// Axes of a mesh.
+constexpr char kStageAxis[] = "pp";
+constexpr char kTensorAxis[] = "tp";
+
+// 0 where there is no such axis.
+int CoordinateOf(const Mesh& mesh, int rank, absl::string_view axis) {
+  const MeshAxes found = mesh.AxesOf({axis});
+  if (found.empty()) return 0;
+  return mesh.CoordinatesOf(rank)[static_cast<size_t>(found[0])];
+}
+
 absl::StatusOr<MeshGroups> GroupsOf(Session& session) {
   if (!session.mesh().empty()) return session.GroupsOf(session.mesh());
   COXSWAIN_ASSIGN_OR_RETURN(const Mesh replicas, Mesh::Parse("dp=*"));
@@ -218,8 +229,10 @@ bool Pipeline::has_targets() const {
 }
 
 std::vector<std::string> Pipeline::LayersByRank() const {
+  const Mesh& mesh = groups_.mesh;
   const int ranks = groups_.pp->size();
-  if (ranks == 1) return {};
+  const int tp = mesh.extent(kTensorAxis);
+  if (ranks * tp == 1) return {};
   std::vector<std::string> names(static_cast<size_t>(ranks));
   for (int stage = 0; stage < cut_->stages(); ++stage) {
     std::string& name =
@@ -231,12 +244,15 @@ std::vector<std::string> Pipeline::LayersByRank() const {
   for (std::string& name : names) {
     name = absl::StrCat(absl::Hex(StableHash(name) >> 32, absl::kZeroPad8));
   }
-  const Mesh& mesh = groups_.mesh;
   std::vector<std::string> result;
   for (int rank = 0; rank < mesh.size(); ++rank) {
-    // pp is the first of the axes.
-    const int stage_rank = mesh.CoordinatesOf(rank)[0];
-    result.push_back(names[static_cast<size_t>(stage_rank)]);
+    // Those without tp are the names of earlier versions.
+    const std::string& layers =
+        names[static_cast<size_t>(CoordinateOf(mesh, rank, kStageAxis))];
+    result.push_back(
+        tp == 1 ? layers
+                : absl::StrCat(layers, ":",
+                               CoordinateOf(mesh, rank, kTensorAxis), "/", tp));
   }
   return result;
 }

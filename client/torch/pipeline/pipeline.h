@@ -174,8 +174,9 @@ class Pipeline {
   // FAILED_PRECONDITION where there is none, or within a window that goes on in
   // the next epoch; an error changes nothing.
   absl::Status LoadLossScale(absl::string_view saved);
-  // Returns which layers each rank of the session has, by a name that is the
-  // same for the same layers; empty where each has all of them.
+  // Returns which layers, and which part of them along tp, each rank of the
+  // session has, by a name that is the same for the same; empty where each has
+  // all of them.
   std::vector<std::string> LayersByRank() const;
 
   // Steps by an optimizer of module()->parameters(), before the first step;

@@ -4,10 +4,25 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "client/torch/module_tensors.h"
 #include "client/torch/pipeline/pipeline_model.h"
 #include "client/torch/shard/model_pieces.h"
 
 namespace coxswain::torch {
+namespace {
+
+// Returns the boxes of what the rank's module has: of a tie within a rank there
+// is the first name only.
+ParameterBoxes BoxesOf(const Pipeline& pipeline) {
+  ParameterBoxes boxes;
+  for (const NamedTensor& named : TensorsOf(*pipeline.module())) {
+    const auto divided = pipeline.boxes().find(named.name);
+    if (divided != pipeline.boxes().end()) boxes.insert(*divided);
+  }
+  return boxes;
+}
+
+}  // namespace
 
 ProgramCheckpoint::Program ProgramOf(Pipeline& pipeline) {
   auto program =
@@ -23,6 +38,9 @@ ProgramCheckpoint::Program ProgramOf(Pipeline& pipeline) {
         if (model.sharded == nullptr) model.optimizer = pipeline.optimizer();
         model.replica = pipeline.data_index();
         model.replicas = pipeline.data_ranks();
+        model.boxes = BoxesOf(pipeline);
+        model.part = pipeline.tensor_index();
+        model.parts = pipeline.tensor_ranks();
         model.whole =
             [&pipeline]() -> absl::StatusOr<std::vector<ParameterSpec>> {
           COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described,
@@ -36,6 +54,7 @@ ProgramCheckpoint::Program ProgramOf(Pipeline& pipeline) {
         return model;
       });
   program.hook_parts = pipeline.LayersByRank();
+  program.boxes = BoxesOf(pipeline);
   return program;
 }
 

@@ -18,10 +18,12 @@ namespace coxswain::torch {
 //         checkpoint.SaveIfAsked(pipeline->ddp(), blobs).status());
 //   }
 //
-// All ranks of all stages save their own pieces at once (ProgramInPieces): a
-// stage's tensors are divided over its ranks, or are the slices that each
-// keeps, with zero. Ranks of any cut, any pp and any number of replicas load
-// them, with the same layers, parameter names and kind of optimizer.
+// All ranks of all stages save their own pieces at once (ProgramInPieces): what
+// a rank has of a stage's tensors is divided over its replicas, or is the
+// slices that each keeps, with zero; what the ranks along tp have alike the
+// first of them saves. Ranks of any mesh, cut and zero load them, with the same
+// layers, parameter names and kind of optimizer. The hook's errors follow their
+// elements (LoadHook).
 //
 // UseOptimizer was called before it is used. The pipeline, and its optimizer,
 // outlive it.

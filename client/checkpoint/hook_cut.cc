@@ -1,0 +1,320 @@
+#include "client/checkpoint/hook_cut.h"
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/element_names.h"
+#include "base/status_macros.h"
+
+namespace coxswain {
+namespace {
+
+constexpr char kError[] = "error";
+constexpr char kErrors[] = "error/";
+// Options of a state.
+constexpr char kOwnKinds[] = "own_kinds";
+constexpr char kParameters[] = "parameters";
+
+absl::Status Damaged(absl::string_view line) {
+  return absl::DataLossError(
+      absl::StrCat("'", line,
+                   "' does not describe a parameter of a hook, as in 'float32 "
+                   "[6,4] [0:3,0:4] name'"));
+}
+
+// Takes "[...] " off the front of `rest`, and returns what it lists.
+std::optional<std::vector<absl::string_view>> TakeList(
+    absl::string_view* rest) {
+  const size_t end = rest->find("] ");
+  if (!absl::ConsumePrefix(rest, "[") || end == absl::string_view::npos) {
+    return std::nullopt;
+  }
+  const absl::string_view list = rest->substr(0, end - 1);
+  rest->remove_prefix(end + 1);
+  if (list.empty()) return std::vector<absl::string_view>();
+  return absl::StrSplit(list, ',');
+}
+
+absl::StatusOr<HookParameter> ParseLine(absl::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == absl::string_view::npos) return Damaged(line);
+  const std::optional<DType> dtype = DTypeFromName(line.substr(0, space));
+  absl::string_view rest = line.substr(space + 1);
+  const auto shape = TakeList(&rest);
+  if (!dtype || !shape) return Damaged(line);
+  const auto ranges = TakeList(&rest);
+  if (!ranges || ranges->size() != shape->size()) return Damaged(line);
+  HookParameter parameter;
+  parameter.spec.name = std::string(rest);
+  parameter.spec.dtype = *dtype;
+  for (size_t d = 0; d < shape->size(); ++d) {
+    const std::vector<absl::string_view> bounds =
+        absl::StrSplit((*ranges)[d], ':');
+    int64_t extent = 0;
+    int64_t begin = 0;
+    int64_t end = 0;
+    if (bounds.size() != 2 || !absl::SimpleAtoi((*shape)[d], &extent) ||
+        !absl::SimpleAtoi(bounds[0], &begin) ||
+        !absl::SimpleAtoi(bounds[1], &end)) {
+      return Damaged(line);
+    }
+    parameter.box.shape.push_back(extent);
+    parameter.box.box.begin.push_back(begin);
+    parameter.box.box.end.push_back(end);
+    parameter.spec.shape.push_back(end - begin);
+  }
+  const bool sound = CheckPiece(TensorPiece::Of(parameter.spec.name, kError,
+                                                *dtype, parameter.box))
+                         .ok();
+  if (!sound) return Damaged(line);
+  return parameter;
+}
+
+using ByName = std::map<std::string, const HookParameter*>;
+
+ByName NamesOf(const std::vector<HookParameter>& parameters) {
+  ByName names;
+  for (const HookParameter& one : parameters) names[one.spec.name] = &one;
+  return names;
+}
+
+bool SameBox(const HookParameter& a, const HookParameter& b) {
+  return a.box.shape == b.box.shape && a.box.box == b.box.box;
+}
+
+std::set<std::string> OwnKinds(const HookState& state) {
+  const auto found = state.options.find(kOwnKinds);
+  if (found == state.options.end()) return {};
+  return absl::StrSplit(found->second, ',');
+}
+
+bool IsErrorOf(const std::string& kind,
+               const std::set<std::string>& own_kinds) {
+  return kind == kError || absl::StartsWith(kind, kErrors) ||
+         own_kinds.count(kind) > 0;
+}
+
+absl::Status Apart(absl::string_view what, absl::string_view one,
+                   absl::string_view other) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the states of a hook on two parts of a model do not belong together: ",
+      what, " is '", one, "' in one and '", other, "' in another"));
+}
+
+absl::Status CheckTogether(const HookState& first, const HookState& other) {
+  if (first.spec != other.spec) {
+    return Apart("the hook", first.spec, other.spec);
+  }
+  if (first.step != other.step) {
+    return Apart("the step", absl::StrCat(first.step),
+                 absl::StrCat(other.step));
+  }
+  for (const auto& [name, value] : other.options) {
+    const auto found = first.options.find(name);
+    if (name == kParameters || name == kOwnKinds ||
+        found == first.options.end() || found->second == value) {
+      continue;
+    }
+    return Apart(name, found->second, value);
+  }
+  return absl::OkStatus();
+}
+
+// Puts a state together from those of parts.
+class Cutter {
+ public:
+  Cutter(const std::vector<HookParameter>& to, HookCut* cut)
+      : to_(NamesOf(to)), cut_(*cut) {}
+
+  absl::Status Add(const PartState& part) {
+    const ByName from = NamesOf(part.parameters);
+    const std::set<std::string> own_kinds = OwnKinds(part.state);
+    for (const StateTensor& tensor : part.state.tensors) {
+      const auto there = from.find(tensor.parameter);
+      const auto here = to_.find(tensor.parameter);
+      const HookParameter* const of =
+          there == from.end() ? nullptr : there->second;
+      if (tensor.parameter.empty()) {  // of no parameter: of all ranks alike
+        if (own_kinds.count(tensor.kind) == 0) Keep(tensor);
+      } else if (here == to_.end()) {
+        continue;
+      } else if (of != nullptr && tensor.shape == of->spec.shape &&
+                 IsErrorOf(tensor.kind, own_kinds)) {
+        COXSWAIN_RETURN_IF_ERROR(Copy(tensor, *of, *here->second));
+      } else if (of != nullptr && SameBox(*of, *here->second)) {
+        Keep(tensor);
+      } else {
+        dropped_.emplace(tensor.kind, tensor.parameter);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void Finish() {
+    for (auto& [key, tensor] : tensors_) {
+      cut_.state.tensors.push_back(std::move(tensor));
+    }
+    for (const auto& key : dropped_) {
+      if (tensors_.count(key) > 0) continue;
+      cut_.dropped.push_back(absl::StrCat(key.first, " of ", key.second));
+    }
+  }
+
+ private:
+  using Key = std::pair<std::string, std::string>;  // kind, parameter
+
+  void Keep(const StateTensor& tensor) {
+    tensors_.insert_or_assign(Key(tensor.kind, tensor.parameter), tensor);
+  }
+
+  absl::Status Copy(const StateTensor& tensor, const HookParameter& from,
+                    const HookParameter& to) {
+    const TensorPiece have =
+        TensorPiece::Of(tensor.parameter, tensor.kind, tensor.dtype, from.box);
+    const TensorPiece want =
+        TensorPiece::Of(tensor.parameter, tensor.kind, tensor.dtype, to.box);
+    if (have.shape != want.shape) {
+      return Apart(absl::StrCat("the whole shape of ", tensor.parameter),
+                   absl::StrJoin(want.shape, ","),
+                   absl::StrJoin(have.shape, ","));
+    }
+    const std::vector<PieceRun> runs = Intersect(have, want);
+    if (runs.empty()) return absl::OkStatus();
+    const Key key(tensor.kind, tensor.parameter);
+    StateTensor& into = tensors_[key];
+    if (into.parameter.empty()) {
+      into.kind = tensor.kind;
+      into.parameter = tensor.parameter;
+      into.shape = to.spec.shape;
+      into.dtype = tensor.dtype;
+      into.data.assign(static_cast<size_t>(want.bytes()), '\0');
+    }
+    if (into.dtype != tensor.dtype) {
+      return Apart(absl::StrCat("the type of the errors of ", tensor.parameter),
+                   NameOf(into.dtype), NameOf(tensor.dtype));
+    }
+    const auto element = static_cast<int64_t>(SizeOf(tensor.dtype));
+    for (const PieceRun& run : runs) {
+      std::memcpy(into.data.data() + run.to * element,
+                  tensor.data.data() + run.from * element,
+                  static_cast<size_t>(run.count * element));
+    }
+    return absl::OkStatus();
+  }
+
+  const ByName to_;
+  HookCut& cut_;
+  std::map<Key, StateTensor> tensors_;
+  std::set<Key> dropped_;
+};
+
+}  // namespace
+
+std::vector<HookParameter> HookParametersOf(
+    const std::vector<ParameterSpec>& parameters, const ParameterBoxes& boxes) {
+  std::vector<HookParameter> result;
+  for (const ParameterSpec& spec : parameters) {
+    const auto divided = boxes.find(spec.name);
+    result.push_back(
+        {spec, divided == boxes.end()
+                   ? ParameterBox{spec.shape, Box::Whole(spec.shape)}
+                   : divided->second});
+  }
+  return result;
+}
+
+std::vector<ParameterSpec> SpecsOf(
+    const std::vector<HookParameter>& parameters) {
+  std::vector<ParameterSpec> specs;
+  for (const HookParameter& one : parameters) specs.push_back(one.spec);
+  return specs;
+}
+
+std::string SerializeHookParameters(
+    const std::vector<HookParameter>& parameters) {
+  std::string text;
+  for (const HookParameter& one : parameters) {
+    std::vector<std::string> ranges;
+    for (size_t d = 0; d < one.box.shape.size(); ++d) {
+      ranges.push_back(
+          absl::StrCat(one.box.box.begin[d], ":", one.box.box.end[d]));
+    }
+    absl::StrAppend(&text, NameOf(one.spec.dtype), " [",
+                    absl::StrJoin(one.box.shape, ","), "] [",
+                    absl::StrJoin(ranges, ","), "] ", one.spec.name, "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<HookParameter>> ParseHookParameters(
+    absl::string_view text) {
+  std::vector<HookParameter> parameters;
+  for (const absl::string_view line :
+       absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    COXSWAIN_ASSIGN_OR_RETURN(HookParameter one, ParseLine(line));
+    parameters.push_back(std::move(one));
+  }
+  return parameters;
+}
+
+bool IsErrorKind(const std::string& kind, const HookState& state) {
+  return IsErrorOf(kind, OwnKinds(state));
+}
+
+bool Overlap(const std::vector<HookParameter>& a,
+             const std::vector<HookParameter>& b) {
+  const ByName names = NamesOf(a);
+  for (const HookParameter& one : b) {
+    const auto found = names.find(one.spec.name);
+    if (found == names.end() || found->second->box.shape != one.box.shape) {
+      continue;
+    }
+    const auto whole = [](const HookParameter& parameter) {
+      return TensorPiece::Of(parameter.spec.name, kError, parameter.spec.dtype,
+                             parameter.box);
+    };
+    if (!Intersect(whole(*found->second), whole(one)).empty()) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<HookCut> CutHookState(const std::vector<PartState>& from,
+                                     const std::vector<HookParameter>& to) {
+  if (from.empty()) {
+    return absl::FailedPreconditionError(
+        "no rank that saved a hook's state had any of these parameters");
+  }
+  HookCut cut;
+  cut.state.spec = from[0].state.spec;
+  cut.state.step = from[0].state.step;
+  cut.state.options = from[0].state.options;
+  Cutter cutter(to, &cut);
+  // What the first ones have is written, or kept, over that of the others.
+  std::set<std::string> own_kinds;
+  for (const PartState& part : from) {
+    COXSWAIN_RETURN_IF_ERROR(CheckTogether(from[0].state, part.state));
+    for (const std::string& kind : OwnKinds(part.state)) {
+      own_kinds.insert(kind);
+    }
+  }
+  for (auto part = from.rbegin(); part != from.rend(); ++part) {
+    COXSWAIN_RETURN_IF_ERROR(cutter.Add(*part));
+  }
+  if (!own_kinds.empty()) {
+    cut.state.options[kOwnKinds] = absl::StrJoin(own_kinds, ",");
+  }
+  cutter.Finish();
+  return cut;
+}
+
+}  // namespace coxswain
