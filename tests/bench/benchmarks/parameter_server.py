@@ -1,13 +1,7 @@
 """The parameter-server mode against the collective one: exchanges of 5 MB of
 gradients, each rank a process, all on one host. See docs/parameter-server.md."""
 
-import os
-import shutil
-import subprocess
-import tempfile
-import time
-
-import ranks
+import parameter_jobs
 from measure import Benchmark, Result, Row
 
 ROUNDS = 5
@@ -18,38 +12,6 @@ HOOKS = {
     "allreduce": "allreduce",
     "powersgd": "powersgd(rank=2,start_step=2)",
 }
-
-
-class _Coordinator:
-    """A context manager: one that serves, on a port of its own."""
-
-    def __init__(self, coxswain):
-        self._folder = tempfile.mkdtemp(prefix="coxswain-parameter-server-")
-        port = os.path.join(self._folder, "port")
-        self._process = subprocess.Popen(
-            [coxswain, "serve", "--listen", "127.0.0.1:0", "--log-level"]
-            + ["warning", "--state-dir", self._folder, "--port-file", port],
-            stdout=subprocess.PIPE,
-        )
-        self._process.stdout.readline()  # its line that it listens
-        with open(port) as file:
-            self.address = "127.0.0.1:" + file.read().strip()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.terminate()
-        self._process.wait()
-        self._process.stdout.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _job(context, coordinator, size, hook, backend):
-    command = [context.parameter_worker, "--coordinator", coordinator.address]
-    command += ["--backend", backend, "--hook", HOOKS[hook]]
-    command += ["--job", "%s-%s-%d-%d" % (backend, hook, size, time.time_ns())]
-    return ranks.Ranks(command, size=size)
 
 
 def _compare(hook, size):
@@ -74,21 +36,26 @@ def _compare(hook, size):
         command = "step %d" % STEPS
         steps = {"ours": [], "peer": []}
         loads = {"ours": [], "peer": []}
-        with _Coordinator(context.coxswain) as coordinator, _job(
-            context, coordinator, size, hook, "parameter_server"
-        ) as ours, _job(context, coordinator, size, hook, "tcp") as peer:
+        with parameter_jobs.Coordinator(
+            context.coxswain
+        ) as coordinator, parameter_jobs.job(
+            context, coordinator, size, HOOKS[hook], "parameter_server"
+        ) as ours, parameter_jobs.job(
+            context, coordinator, size, HOOKS[hook], "tcp"
+        ) as peer:
             for number in range(WARM_UP + rounds):
                 context.progress("round %d of %d" % (number, rounds))
                 for name, job in (("ours", ours), ("peer", peer)):
                     answers = job.ask(command)
                     if number < WARM_UP:
                         continue
-                    slowest = max(answer["median"] for answer in answers)
-                    steps[name].append(1 / slowest)
-                    # What these hooks send comes back as one sum of its size.
-                    sent = [answer["sent"] for answer in answers]
-                    busiest = sum(sent) if name == "ours" else max(sent)
-                    loads[name].append(2 * busiest / 1e6)
+                    steps[name].append(
+                        parameter_jobs.steps_per_second(answers)
+                    )
+                    loads[name].append(
+                        parameter_jobs.busiest_bytes(answers, name == "ours")
+                        / 1e6
+                    )
         return [
             Result(speed, steps["ours"], steps["peer"]),
             Result(load, loads["ours"], loads["peer"]),

@@ -4,6 +4,8 @@
 //
 //   step COUNT   exchanges the gradients COUNT times; the median's time, and
 //                the bytes that this rank has sent in each
+//   gathered COUNT   takes COUNT GatheredSteps of the same parameters; the
+//                median's time, and the bytes in and out of this rank in each
 //
 // and answers each with a line of JSON; or ends with an error on stderr.
 
@@ -18,12 +20,13 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/clock.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "client/reduce/reducer.h"
 #include "client/session/session.h"
 #include "hooks/registry/registry.h"
+#include "tests/bench/parameter_server/gathered_step.h"
+#include "tests/bench/worker/median.h"
 
 namespace coxswain::bench {
 namespace {
@@ -36,6 +39,7 @@ struct Options {
   std::string job;
   std::string backend = "tcp";
   std::string hook = "allreduce";
+  std::string address = "127.0.0.1";  // where peers reach this rank
 };
 
 // 5 MB of gradients: a small convolutional network with a large last layer.
@@ -53,6 +57,20 @@ std::vector<ParameterSpec> Parameters() {
   return parameters;
 }
 
+// Of the last layer's features and classes.
+GatheredStepSizes SizesOfBatch() {
+  constexpr int64_t kRows = 32;  // of a rank's batch
+  GatheredStepSizes sizes;
+  for (const ParameterSpec& parameter : Parameters()) {
+    int64_t elements = 1;
+    for (const int64_t extent : parameter.shape) elements *= extent;
+    sizes.parameters += elements;
+  }
+  sizes.inputs = kRows * 512;
+  sizes.outputs = kRows * 1700;
+  return sizes;
+}
+
 SessionOptions SessionOptionsOf(const Options& options) {
   SessionOptions session;
   session.coordinator = options.coordinator;
@@ -63,7 +81,7 @@ SessionOptions SessionOptionsOf(const Options& options) {
   session.local_world_size = options.size;
   session.world_size = options.size;
   session.backend = options.backend;
-  session.address = "127.0.0.1";
+  session.address = options.address;
   return session;
 }
 
@@ -76,26 +94,44 @@ absl::Status Step(Reducer* reducer, int parameters) {
   return reducer->Commit();
 }
 
-absl::Status Obey(const std::string& line, Reducer* reducer, int parameters,
-                  const Communicator& communicator) {
+// What a rank is asked to time.
+struct Subjects {
+  Reducer* reducer = nullptr;
+  int parameters = 0;
+  Communicator* communicator = nullptr;
+  std::unique_ptr<GatheredStep> gathered;  // made by the first such command
+};
+
+absl::Status Obey(const std::string& line, Subjects& subjects) {
   std::istringstream words(line);
   std::string command;
   int64_t count = 0;
   words >> command >> count;
-  if (!words || command != "step" || count < 1) {
+  if (!words || count < 1 || (command != "step" && command != "gathered")) {
     return absl::InvalidArgumentError(absl::StrCat("no such command: ", line));
   }
-  std::vector<double> seconds;
-  const int64_t sent = communicator.wire_bytes();
-  for (int64_t i = 0; i < count; ++i) {
-    const absl::Time begun = Clock::Real()->Now();
-    COXSWAIN_RETURN_IF_ERROR(Step(reducer, parameters));
-    seconds.push_back(absl::ToDoubleSeconds(Clock::Real()->Now() - begun));
+  if (command == "gathered") {
+    if (subjects.gathered == nullptr) {
+      COXSWAIN_ASSIGN_OR_RETURN(
+          subjects.gathered,
+          GatheredStep::Create(subjects.communicator, SizesOfBatch()));
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const double seconds, Median(count, [&] {
+                                return subjects.gathered->Run();
+                              }));
+    std::cout << absl::StrFormat("{\"median\": %.9f, \"moved\": %d}", seconds,
+                                 subjects.gathered->moved_bytes())
+              << std::endl;
+    return absl::OkStatus();
   }
-  const auto middle = seconds.begin() + count / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  std::cout << absl::StrFormat("{\"median\": %.9f, \"sent\": %d}", *middle,
-                               (communicator.wire_bytes() - sent) / count)
+  const int64_t sent = subjects.communicator->wire_bytes();
+  COXSWAIN_ASSIGN_OR_RETURN(const double seconds, Median(count, [&] {
+                              return Step(subjects.reducer,
+                                          subjects.parameters);
+                            }));
+  std::cout << absl::StrFormat(
+                   "{\"median\": %.9f, \"sent\": %d}", seconds,
+                   (subjects.communicator->wire_bytes() - sent) / count)
             << std::endl;
   return absl::OkStatus();
 }
@@ -114,10 +150,12 @@ absl::Status Serve(const Options& options) {
     const Span view = reducer->GradientView(i);
     std::fill_n(static_cast<float*>(view.data), view.count, 1e-3f * i);
   }
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    COXSWAIN_RETURN_IF_ERROR(
-        Obey(line, reducer.get(), count, world->communicator()));
+  {
+    Subjects subjects{reducer.get(), count, &world->communicator(), nullptr};
+    std::string line;
+    while (std::getline(std::cin, line)) {
+      COXSWAIN_RETURN_IF_ERROR(Obey(line, subjects));
+    }
   }
   return session->Leave("done");
 }
@@ -135,6 +173,7 @@ int main(int argc, char** argv) {
   app.add_option("--job", options.job)->required();
   app.add_option("--backend", options.backend)->required();
   app.add_option("--hook", options.hook)->required();
+  app.add_option("--address", options.address);
   CLI11_PARSE(app, argc, argv);
   coxswain::SetLogLevel("warning");
   const absl::Status status = coxswain::bench::Serve(options);

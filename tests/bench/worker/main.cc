@@ -7,10 +7,12 @@
 //   misplaced
 //   allreduce BYTES
 //   buckets FIRST_BYTES BYTES
+//   tensor_pair WIDTH INNER ROWS COUNT          see TensorPair
 //
 // and answers each with a line of JSON, of times in seconds ("misplaced" with
-// {"error": TEXT}); or ends with an error on stderr. torch_worker.py
-// understands the same lines, but for those that only we have.
+// {"error": TEXT}, "tensor_pair" with {"pair": ..., "local": ...}); or ends
+// with an error on stderr. torch_worker.py understands the same lines, but for
+// those that only we have, and torch_tensor.py "tensor_pair".
 
 #include <cstdint>
 #include <iostream>
@@ -30,6 +32,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/bench/worker/networks.h"
 #include "tests/bench/worker/rank.h"
+#include "tests/bench/worker/tensor_pair.h"
 
 namespace coxswain::bench {
 namespace {
@@ -126,20 +129,46 @@ std::string ToJson(const Timing& timing) {
                       seconds("in_finish", timing.in_finish), "}");
 }
 
+// The pair is made by the first of these commands.
+absl::StatusOr<std::string> TimeTensorPair(std::istream& words, Rank& rank,
+                                           std::unique_ptr<TensorPair>& pair) {
+  TensorPairSizes sizes;
+  int64_t count = 0;
+  words >> sizes.width >> sizes.inner >> sizes.rows >> count;
+  if (pair == nullptr) {
+    COXSWAIN_ASSIGN_OR_RETURN(pair,
+                              TensorPair::Create(&rank.communicator(), sizes));
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const TensorPairTimes times, pair->Times(count));
+  return absl::StrFormat("{\"pair\": %.9f, \"local\": %.9f}", times.pair,
+                         times.local);
+}
+
+absl::StatusOr<std::string> Answer(const std::string& line, Rank& rank,
+                                   std::unique_ptr<TensorPair>& pair) {
+  if (line == "misplaced") {
+    const std::string error(rank.Misplaced().message());
+    return nlohmann::json{{"error", error}}.dump();
+  }
+  std::istringstream words(line);
+  std::string command;
+  words >> command;
+  if (command == "tensor_pair") return TimeTensorPair(words, rank, pair);
+  COXSWAIN_ASSIGN_OR_RETURN(const Timing timing, Obey(rank, line));
+  return ToJson(timing);
+}
+
 absl::Status Serve(const RankOptions& options, const NetworkOptions& network) {
   COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<Network> made,
                             MakeNetwork(network));
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Rank> rank,
                             Rank::Create(options, std::move(made)));
+  std::unique_ptr<TensorPair> pair;
   std::string line;
   while (std::getline(std::cin, line)) {
-    if (line == "misplaced") {
-      const std::string error(rank->Misplaced().message());
-      std::cout << nlohmann::json{{"error", error}} << std::endl;
-      continue;
-    }
-    COXSWAIN_ASSIGN_OR_RETURN(const Timing timing, Obey(*rank, line));
-    std::cout << ToJson(timing) << std::endl;
+    COXSWAIN_ASSIGN_OR_RETURN(const std::string answer,
+                              Answer(line, *rank, pair));
+    std::cout << answer << std::endl;
   }
   return absl::OkStatus();
 }

@@ -83,6 +83,8 @@ class Rank {
   // Closes buckets at this size from the next step on.
   absl::Status ChangeBuckets(const BucketPlanOptions& buckets);
 
+  Communicator& communicator() { return *communicator_; }
+
  private:
   Rank() = default;
   absl::Status Connect(const RankOptions& options);
