@@ -1,9 +1,10 @@
 #include "base/logging.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
+#include "base/log_writer.h"
 #include "nlohmann/json.hpp"
 
 namespace coxswain {
@@ -159,15 +161,30 @@ void NotifySinks(const LogLine& line) {
   telling = false;
 }
 
+std::string LeftOutLine(int64_t lines) {
+  const std::initializer_list<LogField> fields = {
+      {"of", "all"},
+      {"lines", lines},
+      {"reason",
+       "stderr was not read, and they were more than are kept for it"}};
+  return FormatLogLine(Format(), {absl::Now(), kLevels[kWarning],
+                                  "log_lines_left_out", fields}) +
+         "\n";
+}
+
+// Never destroyed: threads may log while the process ends, and nobody may read.
+LogWriter& Stderr() {
+  static LogWriter* const writer = new LogWriter(STDERR_FILENO, LeftOutLine);
+  return *writer;
+}
+
 void Log(Level level, absl::string_view event, LogFields fields) {
   const bool printed = level >= LeastLevel();
   const bool to_sinks = level >= kInfo && AllSinks().any;
   if (!printed && !to_sinks) return;
   const LogLine line{absl::Now(), kLevels[level], event, fields};
   if (printed) {
-    const std::string text = FormatLogLine(Format(), line) + "\n";
-    // One call: lines of several threads do not mix.
-    std::fwrite(text.data(), 1, text.size(), stderr);
+    Stderr().Write(FormatLogLine(Format(), line) + "\n");
   }
   if (to_sinks) NotifySinks(line);
 }

@@ -1,0 +1,59 @@
+#ifndef COXSWAIN_BASE_LOG_WRITER_H_
+#define COXSWAIN_BASE_LOG_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+
+namespace coxswain {
+
+// Writes lines to a file descriptor without waiting for who reads them: callers
+// hold locks that calls of peers need, and a pipe that nobody reads any more
+// must not stop them. A line that can be written at once is; others, and those
+// after them, are kept for a thread of its own, in their order. Past a limit
+// lines are left out and counted, and a line with the count is written in their
+// place.
+//
+// Thread-safe. The descriptor outlives it. Its destructor waits until what is
+// kept has been written.
+class LogWriter {
+ public:
+  static constexpr size_t kMostKept = 1 << 20;  // bytes
+
+  // `left_out` makes the line that has the place of so many.
+  explicit LogWriter(int fd, std::string (*left_out)(int64_t lines),
+                     size_t most_kept = kMostKept)
+      : fd_(fd), left_out_line_(left_out), most_kept_(most_kept) {}
+  ~LogWriter();
+  LogWriter(const LogWriter&) = delete;
+  LogWriter& operator=(const LogWriter&) = delete;
+
+  // With its line break. Lines of several threads do not mix.
+  void Write(absl::string_view line);
+
+ private:
+  // Returns whether a line can be written without waiting.
+  bool ReadyFor(absl::string_view line) const;
+  void WriteAll(absl::string_view text) const;
+  void Run();
+
+  const int fd_;
+  std::string (*const left_out_line_)(int64_t lines);
+  const size_t most_kept_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::string kept_ ABSL_GUARDED_BY(mutex_);
+  int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The thread has taken lines that it has not written yet.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // none until a line has to be kept
+};
+
+}  // namespace coxswain
+
+#endif  // COXSWAIN_BASE_LOG_WRITER_H_

@@ -1,0 +1,141 @@
+#include "base/log_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/unique_fd.h"
+#include "gtest/gtest.h"
+
+namespace coxswain {
+namespace {
+
+std::string LeftOut(int64_t lines) {
+  return absl::StrCat("left out ", lines, "\n");
+}
+
+class LogWriterTest : public testing::Test {
+ protected:
+  LogWriterTest() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(pipe(ends), 0);
+    read_ = UniqueFd(ends[0]);
+    write_ = UniqueFd(ends[1]);
+  }
+
+  // As little as there is: a page.
+  void HaveLittleSpace() const {
+    EXPECT_GT(fcntl(write_.get(), F_SETPIPE_SZ, 4096), 0);
+  }
+
+  // Ends the writer while another thread reads, and returns what came.
+  std::vector<std::string> ReadAll(std::optional<LogWriter>* writer) {
+    std::string text;
+    std::thread reader([&] {
+      char bytes[4096];
+      ssize_t count = 0;
+      while ((count = read(read_.get(), bytes, sizeof(bytes))) > 0) {
+        text.append(bytes, static_cast<size_t>(count));
+      }
+    });
+    writer->reset();
+    write_.Close();
+    reader.join();
+    return absl::StrSplit(text, '\n', absl::SkipEmpty());
+  }
+
+  UniqueFd read_;
+  UniqueFd write_;
+};
+
+TEST_F(LogWriterTest, LinesThatFitAreThereAtOnce) {
+  LogWriter writer(write_.get(), LeftOut);
+  writer.Write("one\n");
+  writer.Write("two\n");
+  char bytes[64];
+  const ssize_t count = read(read_.get(), bytes, sizeof(bytes));
+  EXPECT_EQ(std::string(bytes, static_cast<size_t>(count)), "one\ntwo\n");
+}
+
+// As many as the pipe has no space for, while nobody reads.
+TEST_F(LogWriterTest, LinesThatDoNotFitComeInTheirOrder) {
+  HaveLittleSpace();
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut);
+  constexpr int kLines = 5000;
+  for (int i = 0; i < kLines; ++i) writer->Write(absl::StrCat(i, "\n"));
+  const std::vector<std::string> lines = ReadAll(&writer);
+  ASSERT_EQ(lines.size(), kLines);
+  for (int i = 0; i < kLines; ++i) EXPECT_EQ(lines[i], absl::StrCat(i));
+}
+
+TEST_F(LogWriterTest, LongLinesComeWhole) {
+  HaveLittleSpace();
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut);
+  const std::string line(100000, 'x');
+  writer->Write(line + "\n");
+  writer->Write("end\n");
+  EXPECT_EQ(ReadAll(&writer), (std::vector<std::string>{line, "end"}));
+}
+
+TEST_F(LogWriterTest, PastTheLimitLinesAreCounted) {
+  HaveLittleSpace();
+  constexpr int kLines = 20000;
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut,
+                                  /*most_kept=*/1000);
+  for (int i = 0; i < kLines; ++i) {
+    writer->Write(absl::StrCat("line ", 100000 + i, "\n"));
+  }
+  const std::vector<std::string> lines = ReadAll(&writer);
+  ASSERT_FALSE(lines.empty());
+  // All but the last are the first ones, in their order.
+  const int written = static_cast<int>(lines.size()) - 1;
+  for (int i = 0; i < written; ++i) {
+    EXPECT_EQ(lines[i], absl::StrCat("line ", 100000 + i));
+  }
+  EXPECT_EQ(lines.back(), absl::StrCat("left out ", kLines - written));
+  EXPECT_LT(written, kLines / 2);
+}
+
+TEST_F(LogWriterTest, LinesOfSeveralThreadsDoNotMix) {
+  HaveLittleSpace();
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut);
+  std::vector<std::thread> threads;
+  constexpr int kEach = 500;
+  for (char name = 'a'; name < 'e'; ++name) {
+    threads.emplace_back([&writer, name] {
+      for (int i = 0; i < kEach; ++i) {
+        writer->Write(absl::StrCat(std::string(30, name), "\n"));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::vector<std::string> lines = ReadAll(&writer);
+  EXPECT_EQ(lines.size(), 4u * kEach);
+  for (const std::string& line : lines) {
+    EXPECT_EQ(line, std::string(30, line[0]));
+  }
+}
+
+TEST_F(LogWriterTest, FilesAreWrittenAtOnce) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/log_writer");
+  const UniqueFd file(
+      open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600));
+  ASSERT_TRUE(file.valid());
+  LogWriter writer(file.get(), LeftOut);
+  const std::string line(3 << 20, 'y');
+  writer.Write(line);
+  std::string read(line.size(), '\0');
+  EXPECT_EQ(pread(file.get(), read.data(), read.size(), 0),
+            static_cast<ssize_t>(line.size()));
+  EXPECT_EQ(read, line);
+}
+
+}  // namespace
+}  // namespace coxswain
