@@ -66,6 +66,40 @@ int SourceOf(const std::vector<RankFacts>& facts, const std::vector<int>& all) {
   return source;
 }
 
+bool SameBits(const RankFacts& a, const RankFacts& b) {
+  return a.tensors == b.tensors && a.digest == b.digest;
+}
+
+// Makes the lowest rank of the majority the source, of those that are in its
+// step. Returns whether there is one.
+bool FollowMajority(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
+  const RankFacts first = facts[plan->source];
+  if (first.has_state == 0) return false;
+  std::vector<int> in_step;
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    if (SameState(facts[rank], first))
+      in_step.push_back(static_cast<int>(rank));
+  }
+  for (const int candidate : in_step) {
+    std::vector<int> others;
+    for (const int rank : in_step) {
+      if (!SameBits(facts[rank], facts[candidate])) others.push_back(rank);
+    }
+    if (2 * others.size() >= in_step.size()) continue;
+    plan->source = candidate;
+    if (others.empty()) return true;
+    plan->warnings.push_back(absl::StrCat(
+        NameRanks(others), " had other bits than the other ",
+        in_step.size() - others.size(), " ranks after the same step ",
+        first.step,
+        ": damaged memory, wrong arithmetic, or a body that depends on the "
+        "rank; replaced by the state of rank ",
+        candidate));
+    return true;
+  }
+  return false;
+}
+
 void WarnOfLineages(const std::vector<RankFacts>& facts,
                     const std::vector<int>& firsts, RecoveryPlan* plan) {
   const RankFacts& source = facts[plan->source];
@@ -115,14 +149,15 @@ absl::Status CheckNotLost(const std::vector<RankFacts>& facts, int source) {
 
 // By rank: whether it has the source's state already.
 std::vector<bool> PlanCopies(const std::vector<RankFacts>& facts,
-                             RecoveryPlan* plan) {
+                             bool has_majority, RecoveryPlan* plan) {
   const RankFacts& source = facts[plan->source];
   std::vector<bool> all_same(facts.size());
   plan->copies.resize(facts.size());
   plan->copies_loose.resize(facts.size());
   for (size_t rank = 0; rank < facts.size(); ++rank) {
     // States that belong to no generation yet may be anything.
-    const bool same = source.has_state != 0 && SameState(facts[rank], source);
+    const bool same = source.has_state != 0 && SameState(facts[rank], source) &&
+                      (!has_majority || SameBits(facts[rank], source));
     all_same[rank] = same;
     plan->copies[rank] = !same && static_cast<int>(rank) != plan->source;
     plan->copies_any |= plan->copies[rank];
@@ -183,9 +218,10 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
   RecoveryPlan plan;
   const std::vector<int> firsts = FirstOfLineages(facts);
   plan.source = SourceOf(facts, firsts);
+  const bool has_majority = FollowMajority(facts, &plan);
   COXSWAIN_RETURN_IF_ERROR(CheckLayouts(facts, plan.source, rank));
   COXSWAIN_RETURN_IF_ERROR(CheckNotLost(facts, plan.source));
-  const std::vector<bool> same = PlanCopies(facts, &plan);
+  const std::vector<bool> same = PlanCopies(facts, has_majority, &plan);
   COXSWAIN_RETURN_IF_ERROR(CheckSameBits(facts, plan.source, same));
   WarnOfLineages(facts, firsts, &plan);
   WarnOfLooseBytes(&plan);

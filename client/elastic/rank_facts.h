@@ -64,6 +64,11 @@ struct RecoveryPlan {
 // committed step. A rank that returns after others continued without it has
 // trained in an earlier generation, and does not count, whatever its step.
 //
+// Where ranks hold different bits of this step and more than half of them the
+// same, those are right: the source is the lowest of them, and the others,
+// whose memory or arithmetic was wrong, copy its state, which is a warning that
+// names them. Two ranks have no majority.
+//
 // If workers that could not find the others have begun again, the lineage with
 // the greatest progress counts, whenever it was trained; dropping the others is
 // a warning.
@@ -71,8 +76,8 @@ struct RecoveryPlan {
 // Fails with FAILED_PRECONDITION, naming ranks whose tensors have other sizes
 // than the source's; on ranks that are not at fault with ABORTED: they continue
 // without the others. Fails with DATA_LOSS if ranks hold different bits of the
-// same step, or no rank has a state although there was one. All else is the
-// same on all ranks.
+// same step without a majority, or no rank has a state although there was one.
+// All else is the same on all ranks.
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
                                           int rank);
 

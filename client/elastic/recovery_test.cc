@@ -451,20 +451,54 @@ TEST(RecoveryTest, ARankThatCannotBackUpItsStateStillHasIt) {
 }
 
 TEST(RecoveryTest, RanksWithOtherBitsAreNamed) {
-  Ranks ranks =
-      RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));
-  ranks[2]->state.set_value(3.25);
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ranks[1]->state.set_value(3.25);
   Results results = RecoverAll(ranks);
   for (const auto& result : results) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
   }
   EXPECT_THAT(MessagesOf(results),
-              Each(AllOf(HasSubstr("the tensors of rank 2 are not those of "
+              Each(AllOf(HasSubstr("the tensors of rank 1 are not those of "
                                    "rank 0 after the same step 9"))));
-  ranks[2]->state.set_value(ranks[0]->state.value());
+  ranks[1]->state.set_value(ranks[0]->state.value());
   ASSERT_OK(ranks[1]->state.Load("other counters", 9));
   results = RecoverAll(ranks);
   EXPECT_THAT(MessagesOf(results), Each(HasSubstr("the counters of rank 1")));
+}
+
+TEST(RecoveryTest, OfThreeTheOneWithOtherBitsIsReplaced) {
+  for (const size_t damaged : {0, 1, 2}) {
+    SCOPED_TRACE(damaged);
+    Ranks ranks =
+        RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));
+    const float value = ranks[0]->state.value();
+    ranks[damaged]->state.set_value(3.25);
+    const Results results = RecoverAll(ranks);
+    ExpectOk(results);
+    for (size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(ranks[rank]->state.value(), value);
+      EXPECT_EQ(results[rank]->copied, rank == damaged);
+      EXPECT_EQ(results[rank]->source, damaged == 0 ? 1 : 0);
+      // Its errors are of gradients that may have been wrong, too.
+      EXPECT_EQ(results[rank]->error_scale == 0, rank == damaged);
+      EXPECT_THAT(
+          results[rank]->warnings,
+          ElementsAre(AllOf(HasSubstr(absl::StrCat("rank ", damaged,
+                                                   " had other bits than the "
+                                                   "other 2 ranks after the "
+                                                   "same step 9")))));
+    }
+  }
+}
+
+TEST(RecoveryTest, WithoutAMajorityNoRankIsReplaced) {
+  Ranks ranks =
+      RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));
+  ranks[1]->state.set_value(3.25);
+  ranks[2]->state.set_value(3.5);
+  for (const auto& result : RecoverAll(ranks)) {
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+  }
 }
 
 TEST(RecoveryTest, OtherSizesAreRefused) {

@@ -25,6 +25,7 @@ namespace coxswain {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Point = ToyTrainingOptions::Point;
@@ -130,6 +131,37 @@ TEST(ElasticRunTest, ARankThatWasBehindCopiesTheStep) {
   EXPECT_TRUE(a.reports[1].copied);
   EXPECT_EQ(a.reports[1].source, 1);
   EXPECT_FALSE(b.reports[1].copied);
+}
+
+// A flipped bit, of which the next tickets' checksums tell.
+TEST(ElasticRunTest, ARankWithDamagedMemoryIsNamedAndGoesOnWithTheOthers) {
+  ElasticTeam team(3, 2, "allreduce", /*checksum_every=*/2);
+  std::vector<ElasticWorker*> workers;
+  for (int slot = 0; slot < 3; ++slot) workers.push_back(&team.Add(slot, 20));
+  bool damaged = false;
+  workers[1]->training.at = [&](Point point, const ElasticGeneration&) {
+    ElasticToyState& state = *workers[1]->state;
+    if (point == Point::kBefore && state.step() == 9 && !damaged) {
+      damaged = true;
+      static_cast<char*>(state.Tensors()[0].data)[6] ^= 1;
+    }
+    return absl::OkStatus();
+  };
+  team.StartAll();
+  team.Join();
+  EXPECT_TRUE(damaged);
+  ExpectFinished(workers, 20);
+  ExpectExact(workers);
+  for (const ElasticWorker* worker : workers) {
+    ASSERT_EQ(worker->reports.size(), 2u);
+    const RecoveryReport& second = worker->reports[1];
+    EXPECT_EQ(second.step, 10);
+    EXPECT_EQ(second.copied, worker == workers[1]);
+    const int rank = workers[1]->reports[1].rank;
+    EXPECT_THAT(second.warnings,
+                ElementsAre(HasSubstr(absl::StrCat(
+                    "rank ", rank, " had other bits than the other 2 ranks"))));
+  }
 }
 
 TEST(ElasticRunTest, TwoLossesInARow) {

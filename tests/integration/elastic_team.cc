@@ -19,8 +19,12 @@ void ElasticWorker::DieAt(int world_size, int64_t step, Point point) {
   };
 }
 
-ElasticTeam::ElasticTeam(int most, int fewest, std::string hook)
-    : most_(most), fewest_(fewest), hook_(std::move(hook)) {
+ElasticTeam::ElasticTeam(int most, int fewest, std::string hook,
+                         int64_t checksum_every)
+    : most_(most),
+      fewest_(fewest),
+      hook_(std::move(hook)),
+      checksum_every_(checksum_every) {
   auto started = server::Coordinator::Start(QuickCoordinator());
   EXPECT_OK(started);
   if (started.ok()) coordinator_ = std::move(started).value();
@@ -66,6 +70,7 @@ ElasticRun::Options ElasticTeam::OptionsOf(ElasticWorker& worker) const {
   options.session.join_timeout = worker.join_timeout;
   options.session.collective_timeout = kTimeout;
   options.manifest.hook = hook_;
+  options.manifest.terms.checksum_every = checksum_every_;
   options.manifest.parameters = worker.state->specs();
   options.recovery.timeout = kTimeout;
   options.reason_timeout = worker.reason_timeout;

@@ -48,7 +48,9 @@ struct ElasticWorker {
 // A coordinator, and the workers of one job.
 class ElasticTeam {
  public:
-  ElasticTeam(int most, int fewest, std::string hook = "allreduce");
+  // Compares parameters before each `checksum_every`-th step; 0: never.
+  ElasticTeam(int most, int fewest, std::string hook = "allreduce",
+              int64_t checksum_every = 0);
   ~ElasticTeam();
 
   ElasticWorker& Add(int slot, int64_t steps);
@@ -66,6 +68,7 @@ class ElasticTeam {
   const int most_;
   const int fewest_;
   const std::string hook_;
+  const int64_t checksum_every_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<ElasticWorker>> workers_;
 };

@@ -73,6 +73,31 @@ class SourceTest(unittest.TestCase):
         self.assertIn("rank 0 has trained apart", found[0])
 
 
+class MajorityTest(unittest.TestCase):
+    def test_most_ranks_are_right(self):
+        other = facts(parameters=5)
+        for damaged in range(3):
+            ranks = [facts(), facts(), facts()]
+            ranks[damaged] = other
+            source, found = _recovery._majority(ranks, 0)
+            self.assertEqual(source, 1 if damaged == 0 else 0)
+            self.assertEqual(list(found), [damaged])
+        warned = _recovery._warnings(ranks, 0, [], [2])
+        self.assertIn("rank 2 had other bits than most ranks", warned[0])
+
+    def test_two_have_none(self):
+        ranks = [facts(), facts(rest=5)]
+        self.assertEqual(_recovery._majority(ranks, 0), (0, ()))
+
+    def test_ranks_in_other_steps_do_not_count(self):
+        ranks = [facts(), facts(rest=5), facts(step=9, rest=5)]
+        self.assertEqual(_recovery._majority(ranks, 0), (0, ()))
+
+    def test_newcomers_have_no_bits(self):
+        ranks = [facts(has_state=0), facts(has_state=0, rest=5)]
+        self.assertEqual(_recovery._majority(ranks, 0), (0, ()))
+
+
 class ChecksTest(unittest.TestCase):
     def test_other_tensors(self):
         both = [facts(), facts(layout=2)]

@@ -104,6 +104,9 @@ class _Facts:
     def has_same_step(self, other: _Facts) -> bool:
         return self._taken() == other._taken()
 
+    def bits(self) -> Tuple[int, int]:
+        return self.parameters, self.rest
+
     def _taken(self) -> Tuple[int, ...]:
         return self.has_state, self.lineage, self.trained, self.step
 
@@ -115,23 +118,27 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
     """Brings all ranks to the state of the last step that any of them has
     taken, and checks that they hold the same bits then. Called by all ranks.
 
-    A rank takes over what it lacks once all of it has come: if a member is lost
-    before, it still has what it had.
+    Of three or more in step, one with other bits than most of them takes their
+    state over, which is a warning. A rank takes over what it lacks once all of
+    it has come: if a member is lost before, it still has what it had.
 
     Raises Error with the code FAILED_PRECONDITION, naming ranks whose model has
     other tensors, on these, and with ABORTED on the others; with DATA_LOSS if
-    ranks hold different bits of the same step, or no rank has a whole state
-    though there was one, and on a rank that cannot take the copy over; and the
-    session's errors, such as PeerLost.
+    ranks hold different bits of the same step without a majority, or no rank
+    has a whole state though there was one, and on a rank that cannot take the
+    copy over; and the session's errors, such as PeerLost.
     """
     facts = _exchange(session, _facts_of(state, standing))
-    source = _source(facts)
+    source, damaged = _majority(facts, _source(facts))
     newest = facts[source]
     _check_layouts(facts, source, session.rank)
     _check_not_lost(facts, source)
     # States that belong to no generation yet may be anything.
     same = [
-        bool(newest.has_state) and one.has_same_step(newest) for one in facts
+        bool(newest.has_state)
+        and one.has_same_step(newest)
+        and i not in damaged
+        for i, one in enumerate(facts)
     ]
     _check_bits(facts, source, [i for i, one in enumerate(same) if one])
     behind = [i for i, one in enumerate(same) if not one and i != source]
@@ -164,7 +171,7 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         began=not newest.has_state,
         source=source if behind else None,
         copied=copies,
-        warnings=tuple(_warnings(facts, source, loose)),
+        warnings=tuple(_warnings(facts, source, loose, damaged)),
     )
 
 
@@ -215,6 +222,27 @@ def _source(facts: Sequence[_Facts]) -> int:
     )
 
 
+def _majority(
+    facts: Sequence[_Facts], source: int
+) -> Tuple[int, Sequence[int]]:
+    """Returns whose state all go on with, and which ranks in its step have
+    other bits than most of them: none where there is no majority."""
+    newest = facts[source]
+    if newest.has_state:
+        in_step = [
+            i for i, one in enumerate(facts) if one.has_same_step(newest)
+        ]
+        for candidate in in_step:
+            others = [
+                i
+                for i in in_step
+                if facts[i].bits() != facts[candidate].bits()
+            ]
+            if 2 * len(others) < len(in_step):
+                return candidate, others
+    return source, ()
+
+
 def _check_layouts(
     facts: Sequence[_Facts], source: int, rank: int
 ) -> None:
@@ -250,10 +278,8 @@ def _check_not_lost(facts: Sequence[_Facts], source: int) -> None:
 def _check_bits(
     facts: Sequence[_Facts], source: int, compared: Iterable[int]
 ) -> None:
-    bits = facts[source].parameters, facts[source].rest
-    others = [
-        i for i in compared if (facts[i].parameters, facts[i].rest) != bits
-    ]
+    bits = facts[source].bits()
+    others = [i for i in compared if facts[i].bits() != bits]
     if not others:
         return
     error = data_loss(
@@ -327,7 +353,10 @@ def _rest(
 
 
 def _warnings(
-    facts: Sequence[_Facts], source: int, loose: Sequence[int]
+    facts: Sequence[_Facts],
+    source: int,
+    loose: Sequence[int],
+    damaged: Sequence[int] = (),
 ) -> List[str]:
     newest = facts[source]
     found = [
@@ -337,6 +366,13 @@ def _warnings(
         for i, one in enumerate(facts)
         if one.has_state and one.lineage != newest.lineage
     ]
+    if damaged:
+        found.append(
+            "%s had other bits than most ranks after the same step %d: damaged "
+            "memory, wrong arithmetic, or a program that depends on the rank; "
+            "replaced by the state of rank %d"
+            % (_named(damaged), newest.step, source)
+        )
     if loose:
         found.append(
             "the counters, the optimizer's options, such as learning rates, or "

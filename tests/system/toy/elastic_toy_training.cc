@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "client/elastic/load_hook_state.h"
 #include "schedule/ticket.h"
@@ -115,6 +116,16 @@ absl::StatusOr<schedule::Decision> Training::Step() {
 absl::Status Training::Exchange() {
   schedule::Ticket ticket;
   ticket.step = state_.step();
+  const int64_t every = plan_.terms.checksum_every;
+  if (every > 0 && ticket.step % every == 0) {
+    uint32_t checksum = 0;
+    for (const Span& span : state_.Tensors()) {
+      checksum = Crc32c({static_cast<const char*>(span.data),
+                         static_cast<size_t>(span.bytes())},
+                        checksum);
+    }
+    ticket.checksum = checksum;
+  }
   COXSWAIN_RETURN_IF_ERROR(reducer_->BeginStep(ticket, /*divisor=*/1));
   COXSWAIN_RETURN_IF_ERROR(MarkAll());
   return reducer_->Finish();
