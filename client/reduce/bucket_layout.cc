@@ -15,8 +15,8 @@
 namespace coxswain {
 namespace {
 
-// With whether they are late.
-using Key = std::tuple<bool, DType, Device::Kind, int>;
+// With whether they are late, and apart from the others.
+using Key = std::tuple<bool, bool, DType, Device::Kind, int>;
 
 // A bucket that takes gradients, with the place in the order of its last one.
 struct Draft {
@@ -64,6 +64,32 @@ absl::StatusOr<std::vector<int>> Order(int parameters,
   return order;
 }
 
+// Returns the order in which buckets take gradients: that in which they come,
+// late ones after all others, but for separate ones, which change places among
+// themselves to have the reversed order of registration.
+std::vector<int> OrderInBuckets(const BucketPlanOptions& options,
+                                const std::vector<ParameterSpec>& parameters,
+                                const std::vector<int>& coming) {
+  std::vector<int> order = coming;
+  const auto is_separate = [&](int parameter) {
+    return options.separate_parameters.count(parameters[parameter].name) > 0;
+  };
+  for (const bool late : {false, true}) {
+    std::vector<size_t> places;
+    std::vector<int> separate;
+    for (size_t place = 0; place < order.size(); ++place) {
+      const std::string& name = parameters[order[place]].name;
+      if (!is_separate(order[place])) continue;
+      if ((options.late_parameters.count(name) > 0) != late) continue;
+      places.push_back(place);
+      separate.push_back(order[place]);
+    }
+    std::sort(separate.rbegin(), separate.rend());
+    for (size_t i = 0; i < places.size(); ++i) order[places[i]] = separate[i];
+  }
+  return order;
+}
+
 void Append(int index, const ParameterSpec& parameter, Bucket* bucket) {
   bucket->data.dtype = parameter.dtype;
   bucket->data.device = parameter.device;
@@ -91,22 +117,27 @@ absl::StatusOr<std::vector<Bucket>> PlanBuckets(
   };
   std::stable_partition(order.begin(), order.end(),
                         [&](int parameter) { return !is_late(parameter); });
+  std::vector<int> place_of(order.size());
+  for (int place = 0; place < static_cast<int>(order.size()); ++place) {
+    place_of[order[place]] = place;
+  }
 
   std::vector<Draft> closed;
   std::map<Key, Draft> open;
   std::map<Key, int64_t> limits;
-  for (int place = 0; place < static_cast<int>(order.size()); ++place) {
-    const ParameterSpec& parameter = parameters[order[place]];
-    const bool late = is_late(order[place]);
-    const Key key(late, parameter.dtype, parameter.device.kind,
+  for (const int number : OrderInBuckets(options, parameters, order)) {
+    const ParameterSpec& parameter = parameters[number];
+    const bool late = is_late(number);
+    const bool separate = options.separate_parameters.count(parameter.name) > 0;
+    const Key key(late, separate, parameter.dtype, parameter.device.kind,
                   parameter.device.index);
     Draft& draft = open[key];
-    Append(order[place], parameter, &draft.bucket);
+    Append(number, parameter, &draft.bucket);
     draft.bucket.gradients.back().measured =
         options.uncounted_parameters.count(parameter.name) == 0;
-    draft.last_place = place;
+    draft.last_place = std::max(draft.last_place, place_of[number]);
     const int64_t first =
-        late ? options.bucket_bytes : options.first_bucket_bytes;
+        late || separate ? options.bucket_bytes : options.first_bucket_bytes;
     const int64_t limit = limits.emplace(key, first).first->second;
     if (draft.bucket.data.bytes() < limit) continue;
     closed.push_back(std::move(draft));

@@ -44,8 +44,9 @@ struct BucketPlanOptions {
 // yields them (a permutation of the registration indices); if it is empty, in
 // reversed registration order, which is the order of a model whose layers were
 // registered in the order of use; late ones in the same order, after all
-// others. Buckets are numbered in the order in which their last gradient comes,
-// so that none waits for a later one.
+// others; separate ones always in reversed registration order. Buckets are
+// numbered in the order in which their last gradient comes, so that none waits
+// for a later one.
 //
 // The buckets have no memory yet: `data.data` is null. Fails with
 // INVALID_ARGUMENT for limits below 1, a negative extent, or an order that is

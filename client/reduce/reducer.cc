@@ -72,6 +72,7 @@ absl::Status CheckNames(const BucketPlanOptions& options,
   }
   for (const auto& [option, listed] :
        {std::make_pair("late_parameters", &options.late_parameters),
+        std::make_pair("separate_parameters", &options.separate_parameters),
         std::make_pair("uncounted_parameters",
                        &options.uncounted_parameters)}) {
     for (const std::string& name : *listed) {

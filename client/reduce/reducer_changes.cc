@@ -359,6 +359,9 @@ std::vector<std::string> Reducer::Description() const {
   for (const std::string& name : buckets.late_parameters) {
     lines.push_back(absl::StrCat("late parameter ", name));
   }
+  for (const std::string& name : buckets.separate_parameters) {
+    lines.push_back(absl::StrCat("separate parameter ", name));
+  }
   for (const std::string& name : buckets.uncounted_parameters) {
     lines.push_back(absl::StrCat("uncounted parameter ", name));
   }

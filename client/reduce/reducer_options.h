@@ -84,13 +84,14 @@ struct ReducerOptions {
   // bucket. Not with on_average.
   bool norm_by_vote = false;
   // Set where the ranks that vote together do not all average the same
-  // gradients, as those of a pipeline's stages do not: the norm for max_norm
-  // and `statistics` is then that of all stages, by votes (norm_by_vote), and
+  // gradients, as those of a pipeline's stages, or along tp, do not: the norm
+  // for max_norm and `statistics` is then that of all, by votes (norm_by_vote),
+  // and
   // max_norm needs these. True on one of the ranks that have the same averages,
   // whose vote has them; false on the others. With slices each rank counts its
   // own, whatever this is. BucketPlanOptions::uncounted_parameters are those of
-  // which another stage's rank counts a copy. Unset: this reducer's ranks have
-  // all there is.
+  // which another one of these ranks counts a copy. Unset: this reducer's ranks
+  // have all there is.
   std::optional<bool> counts_in_norm;
   // Called by the exchange thread as soon as a bucket's averages are complete,
   // for an optimizer step while other buckets are still exchanged. The step

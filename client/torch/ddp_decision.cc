@@ -39,16 +39,33 @@ absl::Status DistributedDataParallel::CheckVote(bool apply) const {
 }
 
 std::string DistributedDataParallel::NonFinite() const {
-  return WhyNotFinite(
-      *hook_, *reducer_, communicator_->rank(), [this](size_t i) {
-        if (zero() > 0) return OwnSliceIsFinite(static_cast<int>(i));
-        bool finite = true;
-        (void)Guarded("looking for it", [&] {
-          const Tensor average = parameters_[i]->gradient.parameter().grad();
-          finite = !average.defined() || average.isfinite().all().item<bool>();
-        });
-        return finite;
-      });
+  std::string found =
+      WhyNotFinite(*hook_, *reducer_, communicator_->rank(),
+                   [this](size_t i) { return AverageIsFinite(i); });
+  if (!found.empty()) return found;
+  // Which other ranks count, whose own may be finite.
+  const std::vector<ParameterSpec>& parameters = reducer_->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    if (options_.replicated_parameters.count(name) == 0 ||
+        options_.reducer.buckets.uncounted_parameters.count(name) == 0 ||
+        AverageIsFinite(i)) {
+      continue;
+    }
+    return absl::StrCat("not finite: the average of \"", name,
+                        "\", which each rank along tp has");
+  }
+  return "";
+}
+
+bool DistributedDataParallel::AverageIsFinite(size_t parameter) const {
+  if (zero() > 0) return OwnSliceIsFinite(static_cast<int>(parameter));
+  bool finite = true;
+  (void)Guarded("looking for it", [&] {
+    const Tensor average = parameters_[parameter]->gradient.parameter().grad();
+    finite = !average.defined() || average.isfinite().all().item<bool>();
+  });
+  return finite;
 }
 
 schedule::Vote DistributedDataParallel::VoteOf(bool apply,

@@ -326,16 +326,26 @@ absl::StatusOr<schedule::Ticket> DistributedDataParallel::TicketOf(
   const bool apart = averager_ != nullptr && averager_->diverged();
   if (options_.reducer.gate != nullptr && every > 0 && sum.step % every == 0 &&
       sum.exchanged == 0 && !apart) {
-    COXSWAIN_ASSIGN_OR_RETURN(ticket.checksum, Checksum());
+    COXSWAIN_ASSIGN_OR_RETURN(
+        ticket.checksum, Checksum([](const ParameterSpec&) { return true; }));
+    if (!options_.replicated_parameters.empty()) {
+      COXSWAIN_ASSIGN_OR_RETURN(
+          ticket.replicated_checksum, Checksum([this](const auto& spec) {
+            return options_.replicated_parameters.count(spec.name) > 0;
+          }));
+    }
   }
   return ticket;
 }
 
-absl::StatusOr<uint64_t> DistributedDataParallel::Checksum() const {
+absl::StatusOr<uint64_t> DistributedDataParallel::Checksum(
+    const std::function<bool(const ParameterSpec&)>& counts) const {
   uint32_t checksum = 0;
   COXSWAIN_RETURN_IF_ERROR(Guarded("reading the parameters", [&] {
     const ::torch::NoGradGuard no_grad;
     for (const auto& parameter : parameters_) {
+      const auto index = static_cast<size_t>(parameter->index);
+      if (!counts(reducer_->parameters()[index])) continue;
       // From a GPU they are copied; on the CPU nothing is.
       const Tensor dense = parameter->gradient.parameter().contiguous().cpu();
       const Span bytes = BytesOf(dense);

@@ -429,8 +429,9 @@ class DistributedDataParallel {
   // Returns what the exchange that begins carries, and how it is announced.
   absl::StatusOr<WindowSum> SumToExchange();
   absl::StatusOr<schedule::Ticket> TicketOf(const WindowSum& sum) const;
-  // Returns the checksum of the parameters.
-  absl::StatusOr<uint64_t> Checksum() const;
+  // Returns the checksum of those parameters that count.
+  absl::StatusOr<uint64_t> Checksum(
+      const std::function<bool(const ParameterSpec&)>& counts) const;
   // Returns the factor of the gradients in the current exchange, as far as the
   // reducer does not weigh them.
   double rescale() const;
@@ -466,6 +467,7 @@ class DistributedDataParallel {
   schedule::Vote VoteOf(bool apply, absl::string_view why) const;
   // Returns which averages are not finite; empty if all are.
   std::string NonFinite() const;
+  bool AverageIsFinite(size_t parameter) const;
   // Returns whether ranks had data for the step, all of weight 0.
   bool AllWereEmpty() const;
   // Ends the exchange for the hook, the buffers and .grad.

@@ -125,8 +125,8 @@ absl::Status FollowMesh(Session& session,
   const int shards = mesh.extent("shard");
   // Ranks and mesh may be others than those of an earlier generation.
   options->reducer.counts_in_norm.reset();
-  if (mesh.extent("pp") > 1) {
-    // Of those with the same stages the first one counts.
+  if (mesh.extent("pp") > 1 || mesh.extent("tp") > 1) {
+    // Of those with the same part of the model the first one counts.
     const MeshAxes data = mesh.AxesOf({"dp", "shard"});
     options->reducer.counts_in_norm =
         mesh.GroupOf(session.rank(), data)[0] == session.rank();

@@ -145,8 +145,9 @@ JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
 // with options->zero, share its state as the job's mesh has it: where dp and
 // shard are above 1, within groups along `shard` (reducer.hybrid), which this
 // call connects on all ranks. The wrapper's communicator is that of all ranks;
-// where the mesh has stages (pp), MeshGroups::data, of those with the same
-// ones: max_norm is then by the votes of all. The session outlives it. One
+// where the mesh has stages (pp), or divides layers (tp), MeshGroups::data, of
+// those with the same part of the model: max_norm is then by the votes of
+// all. The session outlives it. One
 // wrapper at a time for each session: a second one on the same stream would mix
 // its rounds with the first's. Set make_hook as well for plans that change the
 // hook, and trace_file from SessionOptions. Fails as ScheduleClient::Gate and

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "base/mesh.h"
@@ -93,6 +94,7 @@ absl::Status Pipeline::Connect() {
         ", and the job's has pp=", groups_.pp->size(),
         ": give PipelineOptions::mesh that of SessionOptions"));
   }
+  COXSWAIN_RETURN_IF_ERROR(CheckTensorRanks());
   if (!ddp.make_hook) {
     return absl::InvalidArgumentError(
         "a pipeline makes the plan's hook: set ddp.make_hook, as to "
@@ -104,6 +106,7 @@ absl::Status Pipeline::Connect() {
                              plan.WindowOf(data_index(), data_ranks())));
   COXSWAIN_ASSIGN_OR_RETURN(cut_, CutOf(model_, options_, schedule.stages()));
   COXSWAIN_RETURN_IF_ERROR(CompareModels());
+  COXSWAIN_RETURN_IF_ERROR(ConnectModel());
   COXSWAIN_RETURN_IF_ERROR(MakeContext());
   COXSWAIN_ASSIGN_OR_RETURN(
       layers_,
@@ -123,6 +126,34 @@ absl::Status Pipeline::Connect() {
                  options_.executor.timeout));
   COXSWAIN_RETURN_IF_ERROR(tied_->CopyValues());
   return MakeStages(schedule);
+}
+
+absl::Status Pipeline::CheckTensorRanks() const {
+  COXSWAIN_ASSIGN_OR_RETURN(const int described, TensorRanksOf(options_));
+  if (described == groups_.tp->size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the options' mesh \"", options_.mesh, "\" has tp=", described,
+      ", and the job's has tp=", groups_.tp->size(),
+      ": give PipelineOptions::mesh that of SessionOptions"));
+}
+
+absl::Status Pipeline::ConnectModel() {
+  const Mesh& mesh = groups_.mesh;
+  const std::vector<int> ranks =
+      mesh.GroupOf(session_.rank(), mesh.AxesOf({"pp", "tp"}));
+  if (groups_.tp->size() == 1) {
+    model_group_ = groups_.pp;
+  } else if (groups_.pp->size() == 1) {
+    model_group_ = groups_.tp;
+  } else if (groups_.data->size() == 1) {
+    model_group_ = groups_.world;
+  } else {
+    // Its first rank tells it from that of other data.
+    COXSWAIN_ASSIGN_OR_RETURN(
+        model_group_,
+        session_.CreateGroup(absl::StrCat("model/", ranks[0]), ranks));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Pipeline::MakeContext() {
@@ -166,14 +197,29 @@ absl::Status Pipeline::OpenTrace() {
   return absl::OkStatus();
 }
 
-absl::Status Pipeline::ConnectReplicas() {
-  COXSWAIN_RETURN_IF_ERROR(OpenTrace());
-  DistributedDataParallelOptions& ddp = options_.ddp;
-  BucketPlanOptions& buckets = ddp.reducer.buckets;
+void Pipeline::DescribeParameters(
+    DistributedDataParallelOptions* options) const {
+  BucketPlanOptions& buckets = options->reducer.buckets;
   buckets.late_parameters = layers_->late();
+  buckets.separate_parameters.clear();
+  buckets.uncounted_parameters.clear();
+  options->replicated_parameters.clear();
   for (const RankLayers::Shared& shared : layers_->shared()) {
     if (!shared.is_first) buckets.uncounted_parameters.insert(shared.name);
   }
+  for (const std::string& name : replicated()) {
+    // The other parameters of a bucket would have other sizes on other ranks
+    // along tp, by which averages may be rounded otherwise.
+    buckets.separate_parameters.insert(name);
+    options->replicated_parameters.insert(name);
+    if (tensor_index() > 0) buckets.uncounted_parameters.insert(name);
+  }
+}
+
+absl::Status Pipeline::ConnectReplicas() {
+  COXSWAIN_RETURN_IF_ERROR(OpenTrace());
+  DistributedDataParallelOptions& ddp = options_.ddp;
+  DescribeParameters(&ddp);
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
                             ddp.make_hook(*ddp.plan));
   COXSWAIN_ASSIGN_OR_RETURN(
@@ -201,8 +247,12 @@ absl::Status Pipeline::MakeStages(const pipeline::Schedule& schedule) {
           [&](const ::torch::Tensor& any) { return any.is_same(one); });
       parameters.push_back(static_cast<int>(found - all.begin()));
     }
+    WindowStage::Options window;
+    window.parameters = std::move(parameters);
+    window.parallel = context_.parallel;
+    window.before_pass = [this](int micro_batch) { SetPlace(micro_batch); };
     stage.window = std::make_unique<WindowStage>(stage.torch.get(), ddp_.get(),
-                                                 std::move(parameters));
+                                                 std::move(window));
     runners.push_back(stage.window.get());
     stages_.push_back(std::move(stage));
   }
@@ -226,6 +276,16 @@ bool Pipeline::has_inputs() const {
 bool Pipeline::has_targets() const {
   return schedule().rank_of_stage(schedule().stages() - 1) ==
          groups_.pp->rank();
+}
+
+std::vector<int> Pipeline::RanksWithTargets() const {
+  const int last = schedule().rank_of_stage(schedule().stages() - 1);
+  std::vector<int> ranks;
+  // pp is the first axis of the group, and tp the last.
+  for (int i = 0; i < tensor_ranks(); ++i) {
+    ranks.push_back(last * tensor_ranks() + i);
+  }
+  return ranks;
 }
 
 std::vector<std::string> Pipeline::LayersByRank() const {
@@ -327,16 +387,16 @@ absl::Status Pipeline::TakeBatches(std::vector<PipelineBatch> batches) {
 }
 
 absl::Status Pipeline::AgreeOn(PipelineCall::Kind kind) {
-  if (groups_.pp->size() == 1) return absl::OkStatus();
+  if (model_group_->size() == 1) return absl::OkStatus();
   PipelineCall call;
   call.kind = kind;
   call.micro_batches = static_cast<int>(window_.weights.size());
   call.weights = window_.weights;
   call.weights.resize(static_cast<size_t>(window()));
-  const int last = schedule().rank_of_stage(schedule().stages() - 1);
   COXSWAIN_ASSIGN_OR_RETURN(
       std::vector<double> weights,
-      CompareCalls(*groups_.pp, call, last, options_.executor.timeout));
+      CompareCalls(*model_group_, groups_.mesh, call, RanksWithTargets(),
+                   options_.executor.timeout));
   if (kind != PipelineCall::Kind::kStep) return absl::OkStatus();
   weights.resize(window_.weights.size());
   window_.weights = std::move(weights);
@@ -367,9 +427,11 @@ absl::StatusOr<bool> Pipeline::RunWindow(bool data_ends) {
   for (size_t i = 0; i < count; ++i) {
     window_.scales[i] = micro[i].loss_scale * scale;
   }
+  window_.first = micro.front().micro;
+  place_->step = micro.front().step;
   COXSWAIN_RETURN_IF_ERROR(executor_->Run());
   const bool ends = micro.back().sync;
-  if (ends) COXSWAIN_RETURN_IF_ERROR(tied_->SumGradients());
+  if (ends) COXSWAIN_RETURN_IF_ERROR(SumGradients());
   COXSWAIN_RETURN_IF_ERROR(ddp_->Synchronize());
   if (!ends) return false;
   COXSWAIN_RETURN_IF_ERROR(ddp_->FinishStep());
@@ -394,6 +456,22 @@ absl::Status Pipeline::LoadLossScale(absl::string_view saved) {
   COXSWAIN_RETURN_IF_ERROR(ddp_->SetGradientScale(loaded.scale()));
   loss_scale_ = loaded;
   return absl::OkStatus();
+}
+
+absl::Status Pipeline::SumGradients() {
+  if (options_.sequence && tensor_ranks() > 1) {
+    // By type, in the order of the parameters, as on the other ranks.
+    std::map<::torch::ScalarType, std::vector<::torch::Tensor>> replicated;
+    for (const RankLayers::Replicated& one : layers_->replicated()) {
+      replicated[one.parameter.scalar_type()].push_back(one.parameter);
+    }
+    for (const auto& [type, parameters] : replicated) {
+      COXSWAIN_RETURN_IF_ERROR(
+          WithPrefix("adding up replicated gradients: ",
+                     SumSequenceGradients(parameters, context_.parallel)));
+    }
+  }
+  return tied_->SumGradients();
 }
 
 absl::StatusOr<bool> Pipeline::TakeStep() {
@@ -457,6 +535,13 @@ absl::StatusOr<bool> Pipeline::StepWithoutData() {
   return true;
 }
 
+void Pipeline::SetPlace(int micro_batch) {
+  // The data indices' micro-batches of a step, each in its turn: the same
+  // numbers however many ranks they are divided among.
+  place_->micro_batch =
+      (window_.first + micro_batch) * data_ranks() + data_index();
+}
+
 void Pipeline::SetForwardOnly(bool forward_only) {
   executor_->SetMeasured(!forward_only);
   for (const Stage& stage : stages_) {
@@ -505,6 +590,9 @@ absl::Status Pipeline::Fail(const absl::Status& status) {
   if (status.ok()) return status;
   for (const auto* group : {&groups_.pp, &groups_.data, &groups_.tp}) {
     (*group)->communicator().Abort(status.message());
+  }
+  if (model_group_ != nullptr) {
+    model_group_->communicator().Abort(status.message());
   }
   if (tied_ != nullptr) tied_->Abort(status.message());
   status_ =

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "client/accumulate/accumulator.h"
 #include "client/group/mesh_groups.h"
+#include "client/group/process_group.h"
 #include "client/pipeline/pipeline_executor.h"
 #include "client/session/job.h"
 #include "client/session/session.h"
@@ -220,6 +221,7 @@ class Pipeline {
     std::vector<double> weights;
     std::vector<double> scales;
     std::vector<double> losses;
+    int64_t first = 0;  // the first one's place in the whole window
   };
 
   Pipeline(Session& session, MeshGroups groups, const PipelineModel& model,
@@ -231,7 +233,12 @@ class Pipeline {
         loss_(std::move(loss)) {}
   absl::Status Connect();
   absl::Status CompareModels();
+  // Connects the ranks of one data index, which compare what they do.
+  absl::Status ConnectModel();
+  absl::Status CheckTensorRanks() const;
   absl::Status MakeContext();
+  // Names what is special about parameters of this rank for the wrapper.
+  void DescribeParameters(DistributedDataParallelOptions* options) const;
   absl::Status OpenTrace();
   absl::Status ConnectReplicas();
   absl::Status MakeStages(const pipeline::Schedule& schedule);
@@ -239,9 +246,12 @@ class Pipeline {
   absl::Status UseSchedule(int micro_batches);
   // Takes over what this rank has of them.
   absl::Status TakeBatches(std::vector<PipelineBatch> batches);
-  // Compares with the other stages what all of them do next, and gives all the
-  // last one's weights.
+  // Compares with the other ranks of this data index what all of them do next,
+  // and gives all the last stage's weights.
   absl::Status AgreeOn(PipelineCall::Kind kind);
+  // Returns those of this data index that have the last stage, by their numbers
+  // in model_group_.
+  std::vector<int> RanksWithTargets() const;
   // May throw.
   ::torch::Tensor LossOf(int micro_batch, const Tensors& outputs);
   // Runs what TakeBatches took over. Returns whether the window has ended with
@@ -251,6 +261,11 @@ class Pipeline {
   // After a step that all ranks have decided on.
   void FollowDecision();
   absl::Status Forwards(std::vector<PipelineBatch> batches);
+  // Before a pass: tells the layers where they are.
+  void SetPlace(int micro_batch);
+  // Gives replicated parameters the sum of the gradients of all parts of the
+  // sequence, and tied ones that of both.
+  absl::Status SumGradients();
   void SetForwardOnly(bool forward_only);
   PipelineResult ResultOf(bool stepped) const;
   // Keeps an error, and ends the other ranks' waits.
@@ -260,6 +275,8 @@ class Pipeline {
   const PipelineModel model_;
   PipelineOptions options_;
   const MeshGroups groups_;
+  // Of this data index: along pp and tp.
+  std::shared_ptr<ProcessGroup> model_group_;
   const MeshLoss loss_;
   absl::Status status_;  // the first error
   std::string spec_;     // of the schedule in force

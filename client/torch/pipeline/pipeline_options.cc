@@ -36,7 +36,7 @@ std::string TextOf(const LossScaling& scaling) {
                       scaling.least, ",", scaling.most);
 }
 
-absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
+absl::Status CheckOptions(const PipelineOptions& options, int ranks, int tp) {
   const schedule::Terms& terms = options.ddp.terms;
   if (options.ddp.zero > 1 && ranks > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -53,10 +53,11 @@ absl::Status CheckOptions(const PipelineOptions& options, int ranks) {
   }
   const bool of_all =
       options.ddp.skip_non_finite || options.ddp.reducer.max_norm > 0;
-  if (of_all && ranks > 1 && !terms.commit_vote) {
+  if (of_all && ranks * tp > 1 && !terms.commit_vote) {
     return absl::InvalidArgumentError(absl::StrCat(
         options.ddp.skip_non_finite ? "skip_non_finite" : "max_norm",
-        " with pp=", ranks,
+        ranks > 1 ? absl::StrCat(" with pp=", ranks)
+                  : absl::StrCat(" with tp=", tp),
         ": no rank has all gradients, so that the ranks vote on each step; set "
         "terms.commit_vote"));
   }
@@ -73,6 +74,22 @@ absl::StatusOr<int> SizeOf(const PipelineOptions& options,
       absl::StrCat("the mesh ", options.mesh, " leaves the size of ", axis,
                    " open, and ", what, " depends on it: give ", axis,
                    " a size, and leave dp open, as in pp=2,dp=*,tp=2"));
+}
+
+// Returns what tp divides, and how: the same text on all ranks that divide the
+// same.
+std::string DividedOf(const PipelineDescription& described,
+                      const PipelineOptions& options) {
+  std::string text = options.sequence ? "sequence" : "";
+  for (const auto& [name, box] : described.boxes) {
+    for (size_t d = 0; d < box.shape.size(); ++d) {
+      if (box.box.end[d] - box.box.begin[d] == box.shape[d]) continue;
+      absl::StrAppend(&text, " ", name, ":", d);
+    }
+  }
+  return absl::StrCat(described.boxes.size(), " parameters",
+                      options.sequence ? " and the sequence, " : ", ",
+                      absl::Hex(StableHash(text), absl::kZeroPad16));
 }
 
 // A rank without parameters would take part in no exchange.
@@ -129,7 +146,9 @@ absl::StatusOr<pipeline::StageCut> CutOf(const PipelineModel& model,
                                          int stages) {
   std::vector<int64_t> elements(model.layers.size());
   if (options.stages == kByParameters) {
-    COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described, Describe(model));
+    COXSWAIN_ASSIGN_OR_RETURN(const int tp, TensorRanksOf(options));
+    COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described,
+                              Describe(model, tp, options.sequence));
     elements = std::move(described.elements);
   }
   return CutOf(elements, options.stages, stages);
@@ -138,7 +157,8 @@ absl::StatusOr<pipeline::StageCut> CutOf(const PipelineModel& model,
 absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
                                         const PipelineOptions& options) {
   COXSWAIN_ASSIGN_OR_RETURN(const int ranks, StageRanksOf(options));
-  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options, ranks));
+  COXSWAIN_ASSIGN_OR_RETURN(const int tp, TensorRanksOf(options));
+  COXSWAIN_RETURN_IF_ERROR(CheckOptions(options, ranks, tp));
   DistributedDataParallelOptions ddp = options.ddp;
   std::string& spec = ddp.terms.pipeline;
   if (spec.empty()) spec = kDefaultPipeline;
@@ -148,11 +168,13 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
   COXSWAIN_ASSIGN_OR_RETURN(
       const pipeline::Schedule schedule,
       pipeline::MakeSchedule(spec, ranks, ddp.accumulation_steps));
-  COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described, Describe(model));
+  COXSWAIN_ASSIGN_OR_RETURN(PipelineDescription described,
+                            Describe(model, tp, options.sequence));
   COXSWAIN_ASSIGN_OR_RETURN(
       const pipeline::StageCut cut,
       CutOf(described.elements, options.stages, schedule.stages()));
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(described, cut, schedule));
+  const std::string divided = DividedOf(described, options);
   JobManifest manifest =
       DescribeJob(std::move(described.parameters), options.hook, ddp);
   manifest.mesh = options.mesh;
@@ -160,6 +182,7 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
   if (options.loss_scaling.has_value()) {
     manifest.settings["loss_scaling"] = TextOf(*options.loss_scaling);
   }
+  if (tp > 1) manifest.settings["tensor"] = divided;
   if (!model.ties.empty()) manifest.settings["ties"] = TiesOf(model);
   manifest.settings["pipeline_hash"] =
       absl::StrCat(absl::Hex(schedule.Hash(), absl::kZeroPad16));

@@ -43,12 +43,6 @@ struct PipelineOptions {
   // Whether what lies between the layers that tp divides is divided along the
   // sequence (TensorParallelOptions::sequence).
   bool sequence = false;
-  // Lets the ranks of a group along tp be on several hosts; otherwise that is
-  // FAILED_PRECONDITION, with the bytes that would travel between them.
-  bool tp_across_hosts = false;
-  // Lets ddp.zero be 2 where pp is above 1; otherwise that is INVALID_ARGUMENT,
-  // with the bytes that it would cost and does not save.
-  bool force_zero = false;
   // Which layers each stage has: "0-3,4-7"; "parameters", so that the largest
   // stage has as few as can be; or empty, as many layers in each.
   std::string stages;

@@ -1,5 +1,6 @@
 #include "client/torch/pipeline/rank_comparison.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/mesh.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
@@ -62,9 +64,14 @@ std::string NameOf(double kind, double micro_batches) {
   return "another call";
 }
 
+// Returns "rank 4 (pp 1, dp 0)".
+std::string NameOfRank(const Mesh& mesh, int rank) {
+  return absl::StrCat("rank ", rank, InParentheses(mesh.Describe(rank)));
+}
+
 // Returns what the ranks do, those with the same together: "... on rank 0
-// (pp 0), rank 4 (pp 1)".
-std::string WhoDoesWhat(const std::vector<int>& ranks,
+// (pp 0, dp 0), rank 4 (pp 1, dp 0)".
+std::string WhoDoesWhat(const ProcessGroup& group, const Mesh& mesh,
                         const std::vector<std::string>& calls) {
   std::vector<std::string> parts;
   std::vector<bool> named(calls.size());
@@ -78,7 +85,7 @@ std::string WhoDoesWhat(const std::vector<int>& ranks,
       if (those.size() == kMostNamed) {
         ++more;
       } else {
-        those.push_back(absl::StrCat("rank ", ranks[k], " (pp ", k, ")"));
+        those.push_back(NameOfRank(mesh, group.ranks()[k]));
       }
     }
     parts.push_back(
@@ -90,15 +97,15 @@ std::string WhoDoesWhat(const std::vector<int>& ranks,
 
 }  // namespace
 
-absl::StatusOr<std::vector<double>> CompareCalls(ProcessGroup& pp,
-                                                 const PipelineCall& own,
-                                                 int weights_of,
-                                                 absl::Duration timeout) {
+absl::StatusOr<std::vector<double>> CompareCalls(
+    ProcessGroup& group, const Mesh& mesh, const PipelineCall& own,
+    const std::vector<int>& weighing, absl::Duration timeout) {
   Row row = {static_cast<double>(own.kind),
              static_cast<double>(own.micro_batches)};
   const auto head = static_cast<Row::difference_type>(row.size());
   row.insert(row.end(), own.weights.begin(), own.weights.end());
-  absl::StatusOr<std::vector<Row>> rows = Gather(pp, std::move(row), timeout);
+  absl::StatusOr<std::vector<Row>> rows =
+      Gather(group, std::move(row), timeout);
   COXSWAIN_RETURN_IF_ERROR(
       WithPrefix("comparing the ranks' micro-batches: ", rows.status()));
   std::vector<std::string> calls;
@@ -110,10 +117,25 @@ absl::StatusOr<std::vector<double>> CompareCalls(ProcessGroup& pp,
   if (!equal) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the ranks of one data index are called to do different things: ",
-        WhoDoesWhat(pp.ranks(), calls),
+        WhoDoesWhat(group, mesh, calls),
         "; they have the same micro-batches, so give each of them as many"));
   }
-  const Row& of = (*rows)[static_cast<size_t>(weights_of)];
+  const auto row_of = [&](int rank) -> const Row& {
+    return (*rows)[static_cast<size_t>(rank)];
+  };
+  const Row& of = row_of(weighing[0]);
+  for (const int rank : weighing) {
+    const auto [a, b] =
+        std::mismatch(of.begin() + head, of.end(), row_of(rank).begin() + head);
+    if (a == of.end()) continue;
+    const auto name = [&](int at) {
+      return NameOfRank(mesh, group.ranks()[static_cast<size_t>(at)]);
+    };
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the ranks along tp weigh micro-batch ", a - (of.begin() + head),
+        " differently: ", *a, " on ", name(weighing[0]), ", ", *b, " on ",
+        name(rank), "; they have the same micro-batches"));
+  }
   return std::vector<double>(of.begin() + head, of.end());
 }
 

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "client/group/process_group.h"
 
 namespace coxswain::torch {
@@ -21,14 +22,15 @@ struct PipelineCall {
   std::vector<double> weights;
 };
 
-// Compares what the ranks along pp are called to do, in one exchange, in which
-// all of them take part before anything else. Returns the weights of the rank
-// `weights_of` in the group. Fails with FAILED_PRECONDITION, on all of them and
-// naming who does what, where they differ, and as Communicator::AllGather.
-absl::StatusOr<std::vector<double>> CompareCalls(ProcessGroup& pp,
-                                                 const PipelineCall& own,
-                                                 int weights_of,
-                                                 absl::Duration timeout);
+// Compares what the ranks of one data index are called to do, in one exchange,
+// in which all of them take part before anything else. Returns the weights of
+// the ranks `weighing`, by their numbers in the group. Fails with
+// FAILED_PRECONDITION, on all of them and naming who does what, where they
+// differ, or these do in their weights, and as Communicator::AllGather. `mesh`
+// has the job's ranks.
+absl::StatusOr<std::vector<double>> CompareCalls(
+    ProcessGroup& group, const Mesh& mesh, const PipelineCall& own,
+    const std::vector<int>& weighing, absl::Duration timeout);
 
 // Fails with FAILED_PRECONDITION, on all ranks of the group, where they have
 // not all given the same text, with this rank's and with who has another one
