@@ -133,9 +133,19 @@ std::string WithCoordinates(absl::string_view coordinates,
 // Returns " (pp 1, dp 0)", or nothing where the job has no mesh.
 std::string InParentheses(absl::string_view coordinates);
 
+// Returns the groups along axes whose ranks are on several hosts. `hosts` has
+// that of each rank.
+std::vector<std::vector<int>> GroupsApart(
+    const Mesh& mesh, const MeshAxes& axes,
+    const std::vector<std::string>& hosts);
+
+// Returns a part of a sentence about them, "tp=2 spans hosts: 1 of 4 groups,
+// the first of ranks 2, 3 on host-a, host-b"; empty: there are none.
+std::string DescribeApart(const Mesh& mesh, const MeshAxes& axes,
+                          const std::vector<std::string>& hosts);
+
 // Returns a sentence where groups along tp or shard are on several hosts, which
 // could each be on one if the workers were started otherwise; else nothing.
-// `hosts` has that of each rank.
 std::string PlacementHint(const Mesh& mesh,
                           const std::vector<std::string>& hosts);
 

@@ -1,4 +1,4 @@
-// PlacementHint() of mesh.h.
+// GroupsApart(), DescribeApart() and PlacementHint() of mesh.h.
 
 #include <algorithm>
 #include <cstddef>
@@ -42,30 +42,42 @@ std::string HintAlong(const Mesh& mesh, const MeshAxes& axes, int largest,
   for (size_t i = axes.front(); i < mesh.axes().size(); ++i) {
     block *= mesh.axes()[i].size;
   }
-  if (mesh.GroupSize(axes) == 1 || block > largest) return "";
-  const std::vector<std::vector<int>> groups = mesh.GroupsAlong(axes);
-  const std::vector<int>* first = nullptr;
-  size_t apart = 0;
-  for (const std::vector<int>& group : groups) {
-    const bool together = std::all_of(
-        group.begin(), group.end(),
-        [&](int rank) { return hosts[rank] == hosts[group.front()]; });
-    if (together) continue;
-    ++apart;
-    if (first == nullptr) first = &group;
-  }
-  if (first == nullptr) return "";
-  std::vector<std::string> ranks;
-  for (const int rank : *first) ranks.push_back(absl::StrCat(rank));
-  const std::string name = mesh.NameOf(axes);
-  return absl::StrCat(
-      name, "=", mesh.GroupSize(axes), " spans hosts: ", apart, " of ",
-      groups.size(), " groups, the first of ranks ", FirstFew(ranks), " on ",
-      FirstFew(HostsOf(*first, hosts)), "; start a multiple of ", block,
-      " workers on each host, so that ", name, " stays within one");
+  if (block > largest) return "";
+  const std::string apart = DescribeApart(mesh, axes, hosts);
+  if (apart.empty()) return "";
+  return absl::StrCat(apart, "; start a multiple of ", block,
+                      " workers on each host, so that ", mesh.NameOf(axes),
+                      " stays within one");
 }
 
 }  // namespace
+
+std::vector<std::vector<int>> GroupsApart(
+    const Mesh& mesh, const MeshAxes& axes,
+    const std::vector<std::string>& hosts) {
+  std::vector<std::vector<int>> apart;
+  if (mesh.GroupSize(axes) == 1) return apart;
+  for (const std::vector<int>& group : mesh.GroupsAlong(axes)) {
+    const bool together = std::all_of(
+        group.begin(), group.end(),
+        [&](int rank) { return hosts[rank] == hosts[group.front()]; });
+    if (!together) apart.push_back(group);
+  }
+  return apart;
+}
+
+std::string DescribeApart(const Mesh& mesh, const MeshAxes& axes,
+                          const std::vector<std::string>& hosts) {
+  const std::vector<std::vector<int>> apart = GroupsApart(mesh, axes, hosts);
+  if (apart.empty()) return "";
+  std::vector<std::string> ranks;
+  for (const int rank : apart.front()) ranks.push_back(absl::StrCat(rank));
+  const int size = mesh.GroupSize(axes);
+  return absl::StrCat(
+      mesh.NameOf(axes), "=", size, " spans hosts: ", apart.size(), " of ",
+      mesh.size() / size, " groups, the first of ranks ", FirstFew(ranks),
+      " on ", FirstFew(HostsOf(apart.front(), hosts)));
+}
 
 std::string PlacementHint(const Mesh& mesh,
                           const std::vector<std::string>& hosts) {

@@ -256,6 +256,19 @@ TEST(PlacementHintTest, GroupsThatSpanHostsAreNamed) {
             "stays within one");
 }
 
+TEST(PlacementHintTest, GroupsApartAreThoseOnSeveralHosts) {
+  const Mesh mesh = Fitted("dp=2,tp=3", 6);
+  const std::vector<std::string> hosts = {"a", "a", "b", "b", "b", "b"};
+  EXPECT_THAT(GroupsApart(mesh, {1}, hosts), ElementsAre(ElementsAre(0, 1, 2)));
+  EXPECT_EQ(DescribeApart(mesh, {1}, hosts),
+            "tp=3 spans hosts: 1 of 2 groups, the first of ranks 0, 1, 2 on a, "
+            "b");
+  EXPECT_THAT(GroupsApart(mesh, {0}, hosts).size(), 2);
+  const std::vector<std::string> one(6, "a");
+  EXPECT_THAT(GroupsApart(mesh, {1}, one), IsEmpty());
+  EXPECT_EQ(DescribeApart(mesh, {1}, one), "");
+}
+
 TEST(PlacementHintTest, WhatNoOtherStartWouldMendIsNoHint) {
   // All sharding goes over hosts, or one worker is on each.
   EXPECT_EQ(PlacementHint(Fitted("shard=4", 4), {"a", "a", "b", "b"}), "");

@@ -116,7 +116,8 @@ class Pipeline {
   // with
   //   INVALID_ARGUMENT     the options, or the model, do not fit the plan
   //   FAILED_PRECONDITION  the job's plan has no pipeline, or ranks have other
-  //                        stages or ties than others
+  //                        stages or ties than others, or ranks along tp are on
+  //                        several hosts, without tp_across_hosts
   // and as DistributedDataParallel::Create and PipelineExecutor::Create. An
   // error of one rank ends what the others wait for in its groups.
   static absl::StatusOr<std::unique_ptr<Pipeline>> Create(
@@ -232,6 +233,7 @@ class Pipeline {
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
   absl::Status Connect();
+  absl::Status CheckHosts(const pipeline::Schedule& schedule);
   absl::Status CompareModels();
   // Connects the ranks of one data index, which compare what they do.
   absl::Status ConnectModel();

@@ -43,6 +43,12 @@ struct PipelineOptions {
   // Whether what lies between the layers that tp divides is divided along the
   // sequence (TensorParallelOptions::sequence).
   bool sequence = false;
+  // Lets the ranks of a group along tp be on several hosts; otherwise that is
+  // FAILED_PRECONDITION, with the bytes that would travel between them.
+  bool tp_across_hosts = false;
+  // Lets ddp.zero be 2; otherwise that is INVALID_ARGUMENT, with the bytes that
+  // it would cost and does not save. Its numbers are those of zero=1.
+  bool force_zero = false;
   // Which layers each stage has: "0-3,4-7"; "parameters", so that the largest
   // stage has as few as can be; or empty, as many layers in each.
   std::string stages;
@@ -52,12 +58,6 @@ struct PipelineOptions {
   // from the decisions, so that all ranks have the same one: LossScale. Needs
   // ddp.skip_non_finite.
   std::optional<LossScaling> loss_scaling;
-  // Lets ddp.zero be 2 with several stages: otherwise it is refused, with the
-  // bytes that it costs and does not save. The numbers are those of zero=1.
-  bool force_zero = false;
-  // Lets ranks along tp be on several hosts: otherwise Pipeline::Create refuses
-  // them, with the bytes that would pass between the hosts.
-  bool tp_across_hosts = false;
 };
 
 // Returns what the ranks of a pipeline's job are to have in common: the whole

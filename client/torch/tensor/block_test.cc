@@ -63,6 +63,10 @@ TEST_P(BlockTest, ABlockHasTwoCollectivesEachWayAndTheirBytes) {
     y.sum().backward();
     ASSERT_OK(rank.parallel->TakeError());
     expect(2);
+    if (!sequence_) {
+      EXPECT_EQ(SummedBytes(block) * kSamples * sizes_.length,
+                rank.communicator->payload_bytes());
+    }
   });
 }
 

@@ -24,6 +24,20 @@ ParameterBoxes BoxesOf(const ::torch::nn::Module& module) {
   return boxes;
 }
 
+int64_t SummedBytes(const ::torch::nn::Module& module) {
+  int64_t bytes = 0;
+  const auto add = [&bytes](const ::torch::nn::Module& part) {
+    const auto* const layer = dynamic_cast<const ParallelLayer*>(&part);
+    const auto parameters = part.parameters();
+    if (layer == nullptr || parameters.empty()) return;
+    bytes += layer->summed_features() *
+             static_cast<int64_t>(parameters.front().element_size());
+  };
+  add(module);
+  for (const auto& part : module.modules(/*include_self=*/false)) add(*part);
+  return bytes;
+}
+
 absl::StatusOr<EvenRange> RangeOfRank(absl::string_view layer, int64_t count,
                                       absl::string_view things,
                                       const TensorParallel& parallel) {

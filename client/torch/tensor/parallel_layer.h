@@ -25,15 +25,26 @@ class ParallelLayer {
   virtual ~ParallelLayer() = default;
   // Returns the boxes of its own parameters, without those of its submodules.
   const ParameterBoxes& boxes() const { return boxes_; }
+  // Returns how many numbers of each token its collectives sum up over the
+  // ranks, in a forward and a backward pass together. Of each, 2 (t-1)/t leave
+  // a rank of t, also where a sum is a reduce-scatter in one pass and an
+  // all-gather in the other (sequence parallelism).
+  int64_t summed_features() const { return summed_features_; }
 
  protected:
   ParallelLayer() = default;
   ParameterBoxes boxes_;
+  int64_t summed_features_ = 0;
 };
 
 // Returns the boxes of a module's divided parameters, by the names that they
 // have in it.
 ParameterBoxes BoxesOf(const ::torch::nn::Module& module);
+
+// Returns the bytes of each token that collectives of a module's layers sum up
+// in a forward and a backward pass: those of summed_features, in the types of
+// the layers' parameters.
+int64_t SummedBytes(const ::torch::nn::Module& module);
 
 // Returns which of `count` things this rank has: EvenRange. Fails with
 // INVALID_ARGUMENT where it has none, naming the layer and what they are.

@@ -62,6 +62,7 @@ ColumnParallelLinear::ColumnParallelLinear(TensorParallelPtr parallel,
       parallel_(std::move(parallel)),
       in_features_(options.in_features),
       outputs_(outputs) {
+  summed_features_ = in_features_;
   const int64_t own = outputs.end - outputs.begin;
   weight_ = register_parameter("weight", ::torch::zeros({own, in_features_}));
   boxes_["weight"] = {{options.out_features, in_features_},
@@ -99,6 +100,7 @@ RowParallelLinear::RowParallelLinear(TensorParallelPtr parallel,
       parallel_(std::move(parallel)),
       out_features_(options.out_features),
       inputs_(inputs) {
+  summed_features_ = out_features_;
   weight_ = register_parameter(
       "weight", ::torch::zeros({out_features_, inputs.end - inputs.begin}));
   boxes_["weight"] = {{out_features_, options.in_features},

@@ -119,6 +119,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(TensorParallelPtr parallel,
       parallel_(std::move(parallel)),
       vocabulary_(vocabulary),
       rows_(rows) {
+  summed_features_ = features;
   weight_ = register_parameter(
       "weight", ::torch::zeros({rows.end - rows.begin, features}));
   boxes_["weight"] = {{vocabulary, features},

@@ -1,0 +1,76 @@
+#include "client/torch/pipeline/tensor_hosts.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "client/torch/tensor/parallel_layer.h"
+
+namespace coxswain::torch {
+namespace {
+
+// Returns how to start the workers, or the mesh, otherwise.
+std::string WayOut(const Mesh& mesh, const MeshAxes& tp,
+                   const std::vector<std::string>& hosts) {
+  const std::string apart = DescribeApart(mesh, tp, hosts);
+  const std::string hint = PlacementHint(mesh, hosts);
+  if (absl::StartsWith(hint, apart)) return hint;
+  std::map<std::string, int> workers;
+  int most = 0;
+  for (const std::string& host : hosts) {
+    most = std::max(most, ++workers[host]);
+  }
+  return absl::StrCat(apart, "; no host has more than ", most,
+                      most == 1 ? " worker" : " workers", ": start ",
+                      mesh.GroupSize(tp), " on each, or make tp at most ",
+                      most);
+}
+
+}  // namespace
+
+absl::StatusOr<TensorTraffic> TrafficOf(const PipelineModel& model,
+                                        const pipeline::StageCut& cut,
+                                        const std::vector<int>& stages,
+                                        int tp) {
+  const LayerContext context = ContextOfOne(tp);
+  TensorTraffic traffic;
+  for (const int stage : stages) {
+    for (int i = cut.begin(stage); i < cut.end(stage); ++i) {
+      COXSWAIN_ASSIGN_OR_RETURN(const auto module,
+                                MakeLayer(model, i, context));
+      const int64_t bytes = module == nullptr ? 0 : SummedBytes(*module);
+      traffic.summed_bytes += bytes;
+      if (bytes > 0) ++traffic.layers;
+    }
+  }
+  return traffic;
+}
+
+absl::Status CheckTensorHosts(
+    const Mesh& mesh, const std::vector<std::string>& hosts,
+    const std::function<absl::StatusOr<TensorTraffic>(int pp)>& traffic) {
+  const MeshAxes tp = mesh.AxesOf({"tp"});
+  if (tp.empty() || hosts.size() != static_cast<size_t>(mesh.size())) {
+    return absl::OkStatus();
+  }
+  const std::vector<std::vector<int>> apart = GroupsApart(mesh, tp, hosts);
+  if (apart.empty()) return absl::OkStatus();
+  const bool has_stages = !mesh.AxesOf({"pp"}).empty();
+  // pp is the first of the axes.
+  const int pp = has_stages ? mesh.CoordinatesOf(apart.front().front())[0] : 0;
+  COXSWAIN_ASSIGN_OR_RETURN(const TensorTraffic sent, traffic(pp));
+  const int ranks = mesh.GroupSize(tp);
+  const int64_t bytes = sent.summed_bytes * 2 * (ranks - 1) / ranks;
+  return absl::FailedPreconditionError(absl::StrCat(
+      WayOut(mesh, tp, hosts), ". Each rank of such a group sends ", bytes,
+      " bytes for each token of a micro-batch, forward and backward: 2 x ",
+      ranks - 1, "/", ranks, " of the ", sent.summed_bytes, " bytes that the ",
+      sent.layers, " divided layers",
+      has_stages ? absl::StrCat(" of pp ", pp) : "",
+      " sum up; to let that go between hosts, set "
+      "PipelineOptions::tp_across_hosts"));
+}
+
+}  // namespace coxswain::torch
