@@ -370,8 +370,7 @@ absl::Status DistributedDataParallel::BeginReducerStep(const WindowSum& sum) {
   local_ = IsLocalStep(plan().terms, ticket, decided_, *hook_, averager_.get());
   meets_ = hook_->reach() == GradientReach::kAll ||
            (averager_ != nullptr && averager_->unites_next());
-  const double divisor =
-      weighs() ? sum.divisor / gradient_scale_ : sum.divisor;
+  const double divisor = weighs() ? sum.divisor / gradient_scale_ : sum.divisor;
   return reducer_->BeginStep(ticket, divisor, local_);
 }
 

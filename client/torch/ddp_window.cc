@@ -35,11 +35,11 @@ absl::Status DistributedDataParallel::CheckWindowOptions() const {
                   "it would step parameters while other passes of the window "
                   "still run; leave it out, and call StepOptimizer");
   }
-  if (zero() == 2) {
+  if (zero() == 2 && !options_.force_zero) {
     return refuse("zero=2",
                   "the gradients of a window are summed up whole on each rank "
                   "until their last passes, so that it would save nothing; set "
-                  "zero=1");
+                  "zero=1, or force_zero, with which it runs all the same");
   }
   return absl::OkStatus();
 }

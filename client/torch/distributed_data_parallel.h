@@ -179,7 +179,8 @@ class DistributedDataParallel {
   // reached it. A misuse is an error that is kept: another declaration, or
   // Backward, before the window's end; another number of micro-batches; one
   // after the end of the data or max_steps; and what does not go with it:
-  // sync_each_batch, static_graph, overlapped_optimizer and zero=2.
+  // sync_each_batch, static_graph, overlapped_optimizer, and zero=2 without
+  // force_zero.
   absl::StatusOr<std::vector<MicroBatch>> DeclareWindow(
       absl::Span<const Accumulator::Begin> micro_batches);
 

@@ -17,6 +17,7 @@
 #include "client/session/session.h"
 #include "client/torch/ddp_internal.h"
 #include "client/torch/distributed_data_parallel.h"
+#include "schedule/memory/zero_limits.h"
 #include "schedule/ticket.h"
 
 namespace coxswain::torch {
@@ -75,13 +76,7 @@ absl::Status CheckZero(const DistributedDataParallelOptions& options,
         "reducer.hybrid says which ranks share the state that zero shards, and "
         "zero=0 shards none; set zero to 1 or 2, or leave it out");
   }
-  if (options.zero < 0 || options.zero > 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "zero is 0, 1 (each rank keeps a slice of the optimizer's state) or 2 "
-        "(and of the gradients), got ",
-        options.zero,
-        options.zero == 3 ? "; parameters stay whole on each rank" : ""));
-  }
+  COXSWAIN_RETURN_IF_ERROR(memory::CheckZeroStage(options.zero));
   if (averager != nullptr || hook.reach() != GradientReach::kAll) {
     return absl::InvalidArgumentError(absl::StrCat(
         "zero=", options.zero, " does not go with the hook ", hook.spec(),
@@ -184,9 +179,25 @@ absl::Status CheckAskedFor(const DistributedDataParallelOptions& options) {
       "leave them out"));
 }
 
+absl::Status CheckRunsPipeline(const DistributedDataParallelOptions& options,
+                               const schedule::Plan& plan) {
+  if (plan.terms.pipeline.empty() || options.runs_pipeline) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the plan has pipeline=", plan.terms.pipeline,
+      ", and this program trains the whole model on each rank: ranks that "
+      "differ along pp and tp alone have one data index, so they would train "
+      "on the same data and count as several. Train with a Pipeline "
+      "(client/torch/pipeline), or leave pipeline out of the plan, and pp and "
+      "tp out of the mesh; a program that runs the stages itself sets "
+      "runs_pipeline"));
+}
+
 absl::Status CheckPlan(const DistributedDataParallelOptions& options,
                        const schedule::Plan& plan, int world_size,
                        const Hook& hook, const Averager* averager) {
+  COXSWAIN_RETURN_IF_ERROR(CheckRunsPipeline(options, plan));
   if (options.reducer.on_average) {
     return absl::InvalidArgumentError(
         "ReducerOptions::on_average is for the wrapper itself; to step while "
@@ -238,6 +249,7 @@ std::map<std::string, std::string> AgreedSettings(
 absl::StatusOr<JobManifest> DescribeJob(
     const ::torch::nn::Module& module, const std::string& hook_spec,
     const DistributedDataParallelOptions& options) {
+  COXSWAIN_RETURN_IF_ERROR(CheckRunsPipeline(options, PlanOf(options)));
   COXSWAIN_ASSIGN_OR_RETURN(std::vector<ParameterSpec> parameters,
                             DescribeParameters(module));
   return DescribeJob(std::move(parameters), hook_spec, options);
@@ -266,6 +278,7 @@ absl::Status FollowSession(Session& session,
   COXSWAIN_ASSIGN_OR_RETURN(options->reducer.gate,
                             session.schedule().Gate(schedule::kTrainStream));
   options->plan = session.schedule().plan();
+  COXSWAIN_RETURN_IF_ERROR(CheckRunsPipeline(*options, *options->plan));
   options->changed_by_operator = session.ChangedByOperator(*options->plan);
   options->on_micro_batch = [&session] { session.schedule().NoteMicroBatch(); };
   return FollowMesh(session, options);

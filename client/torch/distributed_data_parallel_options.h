@@ -117,11 +117,20 @@ struct DistributedDataParallelOptions {
   // overlapped_optimizer, and with hooks that let the ranks' parameters
   // diverge.
   int zero = 0;
+  // Lets windows that are declared as a whole (DeclareWindow) run with zero=2,
+  // though their gradients are summed up whole on each rank until their last
+  // passes: otherwise that is refused, as it saves nothing there.
+  bool force_zero = false;
   // With zero, of a module on a GPU: the optimizer's state is in the host's
   // memory, and its steps are taken on the CPU, while gradients come down and
   // parameters go up. Of a module in the CPU's memory, where all of it is
   // anyway, this changes nothing. Each rank's own affair.
   bool offload = false;
+  // Where the plan has a pipeline: the program runs its stages, by windows that
+  // it declares as a whole, as Pipeline does, which sets this. Otherwise such a
+  // plan is FAILED_PRECONDITION, in DescribeJob, FollowSession and Create: each
+  // rank would train the whole model, on data that others have as well.
+  bool runs_pipeline = false;
   // If not empty, each rank writes a trace of its steps: see TraceFile.
   std::string trace_file;
 };
@@ -130,7 +139,8 @@ struct DistributedDataParallelOptions {
 // Session::Join: its parameters, the hook spec as it is given (for a user's
 // spec, pass the result of CanonicalSpec of hooks/registry/registry.h), and the
 // options that decide the order of collectives. Fails with INVALID_ARGUMENT,
-// naming a parameter of an unsupported type.
+// naming a parameter of an unsupported type, and with FAILED_PRECONDITION:
+// options.runs_pipeline.
 absl::StatusOr<JobManifest> DescribeJob(
     const ::torch::nn::Module& module, const std::string& hook_spec,
     const DistributedDataParallelOptions& options = {});
@@ -152,7 +162,7 @@ JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
 // its rounds with the first's. Set make_hook as well for plans that change the
 // hook, and trace_file from SessionOptions. Fails as ScheduleClient::Gate and
 // Session::GroupsOf, and with INVALID_ARGUMENT if reducer.hybrid is set and
-// contradicts the mesh.
+// contradicts the mesh, and with FAILED_PRECONDITION: options->runs_pipeline.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);
 

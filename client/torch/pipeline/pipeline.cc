@@ -72,6 +72,8 @@ Pipeline::~Pipeline() { *has_ended_ = true; }
 
 absl::Status Pipeline::Connect() {
   DistributedDataParallelOptions& ddp = options_.ddp;
+  ddp.runs_pipeline = true;
+  ddp.force_zero = options_.force_zero;
   COXSWAIN_RETURN_IF_ERROR(FollowSession(session_, &ddp));
   if (!ddp.terms.pipeline.empty()) {
     // In its one form, as the plan has it.

@@ -10,6 +10,8 @@
 #include "base/mesh.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "client/torch/pipeline/window_zero.h"
+#include "schedule/memory/zero_limits.h"
 #include "schedule/pipeline/generate.h"
 #include "schedule/pipeline/schedule.h"
 
@@ -38,12 +40,7 @@ std::string TextOf(const LossScaling& scaling) {
 
 absl::Status CheckOptions(const PipelineOptions& options, int ranks, int tp) {
   const schedule::Terms& terms = options.ddp.terms;
-  if (options.ddp.zero > 1 && ranks > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "zero=", options.ddp.zero, " with pp=", ranks,
-        ": a window's gradients are summed up whole on each rank until its "
-        "last backward passes, so that it would save nothing; set zero=1"));
-  }
+  COXSWAIN_RETURN_IF_ERROR(memory::CheckZeroStage(options.ddp.zero));
   if (options.ddp.reducer.find_unused_parameters) {
     return absl::InvalidArgumentError(
         "find_unused_parameters with a pipeline: gradients of backward passes "
@@ -174,6 +171,8 @@ absl::StatusOr<JobManifest> DescribeJob(const PipelineModel& model,
       const pipeline::StageCut cut,
       CutOf(described.elements, options.stages, schedule.stages()));
   COXSWAIN_RETURN_IF_ERROR(CheckParameters(described, cut, schedule));
+  COXSWAIN_RETURN_IF_ERROR(
+      CheckWindowZero(options, model, described, cut, schedule));
   const std::string divided = DividedOf(described, options);
   JobManifest manifest =
       DescribeJob(std::move(described.parameters), options.hook, ddp);

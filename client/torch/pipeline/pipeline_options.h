@@ -31,10 +31,9 @@ struct PipelineOptions {
   // The plan that the program asks for, and what DistributedDataParallel does
   // with each stage's gradients. accumulation_steps are the micro-batches of a
   // step; terms.pipeline is the schedule, 1f1b if it is empty. make_hook is
-  // set, as to MakePlannedHook. zero is 0 or 1. max_norm and skip_non_finite
-  // are of all ranks' gradients, and need terms.commit_vote where pp or tp is
-  // above 1.
-  // find_unused_parameters is refused.
+  // set, as to MakePlannedHook. zero is 0 or 1: see force_zero. max_norm and
+  // skip_non_finite are of all ranks' gradients, and need terms.commit_vote
+  // where pp or tp is above 1. find_unused_parameters is refused.
   DistributedDataParallelOptions ddp;
   std::string hook = "allreduce";
   // The job's mesh, "pp=2,dp=*,tp=2": that of SessionOptions. `pp` and `tp`
