@@ -229,6 +229,8 @@ TEST_F(MisuseTest, WhatDoesNotGoWithIt) {
   options = Following(PlanOf(1));
   options.zero = 2;
   EXPECT_THAT(declare(options), Refused("set zero=1"));
+  options.force_zero = true;
+  EXPECT_OK(declare(options));
   Wrap(Following(PlanOf(1)));
   const NoSyncScope scope = ddp_->NoSync();
   EXPECT_THAT(ddp_->DeclareWindow(Begins(1)), Refused("in a NoSync scope"));

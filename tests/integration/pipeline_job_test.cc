@@ -429,6 +429,7 @@ TEST(PipelineJobTest, NoOptimizerIsLeftAfterOneIsRefused) {
 TEST(PipelineJobTest, WhoCountsInTheNormFollowsTheSession) {
   const auto follow = [](Session& session, bool former) {
     DistributedDataParallelOptions options;
+    options.runs_pipeline = true;
     options.reducer.counts_in_norm = former;
     EXPECT_OK(FollowSession(session, &options));
     return options.reducer.counts_in_norm;

@@ -77,6 +77,7 @@ std::vector<PipelineEnd> PipelineJob::Run(
     options.world_size = ranks;
     options.mesh = own.options.mesh;
     options.join_timeout = options.collective_timeout = kTimeout;
+    if (own.before_join) own.before_join(options);
     const auto run = [&]() -> absl::Status {
       COXSWAIN_ASSIGN_OR_RETURN(const JobManifest manifest,
                                 DescribeJob(own.model, own.options));

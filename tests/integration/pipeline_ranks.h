@@ -37,6 +37,8 @@ struct PipelineProgram {
   std::function<std::unique_ptr<::torch::optim::Optimizer>(
       const std::vector<::torch::Tensor>& parameters)>
       make_optimizer;
+  // If set: changes how this rank joins.
+  std::function<void(SessionOptions&)> before_join;
   // If set: changes what this rank trains, after it has joined with it.
   std::function<void(PipelineProgram&)> after_join;
   // Called before this rank leaves, if set.

@@ -247,7 +247,7 @@ TEST(DescribePipelineJobTest, WhatDoesNotFitIsRefused) {
   expect(options, "ends with layer 4");
   options = TwoStages();
   options.ddp.zero = 2;
-  expect(options, "zero=2 with pp=2");
+  expect(options, "zero=2 with a pipeline");
   options = TwoStages();
   options.ddp.reducer.max_norm = 1;
   expect(options, "max_norm with pp=2");
