@@ -137,6 +137,8 @@ TEST_F(CommandLineTest, PlanMemoryTakesTheWordsOfThePlan) {
   EXPECT_EQ(line.plan_memory.bucket_mib, 5);
   EXPECT_TRUE(line.plan_memory.json);
   EXPECT_FALSE(line.plan_memory.offload);
+  EXPECT_FALSE(line.plan_memory.force_zero);
+  EXPECT_FALSE(line.plan_memory.sequence);
   EXPECT_FALSE(line.plan_memory.sync_each_batch);
   EXPECT_FALSE(line.plan_memory.gradient_as_bucket_view);
   EXPECT_FALSE(ParseCommandLine({"plan", "memory"}).ok());

@@ -602,6 +602,9 @@ void AddOptions(CLI::App* app, PlanMemoryOptions* options) {
   AddNumber(app, "zero", &options->zero, 0, 3,
             "what ranks keep a slice of: 1: the optimizer's state; 2: "
             "gradients, too");
+  AddFlag(app, "--force-zero", "force-zero", &options->force_zero,
+          "with --zero 2, of a mesh with pp or tp, where it saves nothing: run "
+          "it all the same");
   AddFlag(app, "--offload", "offload", &options->offload,
           "with --zero 1, of a model on a GPU: the optimizer's state is in the "
           "host's memory");
@@ -609,12 +612,15 @@ void AddOptions(CLI::App* app, PlanMemoryOptions* options) {
             pipeline::kMaxMicroBatches, "the micro-batches of a step");
   AddText(app, "pipeline", &options->pipeline, "SPEC",
           "gpipe, gpipe(order=fifo), 1f1b, interleaved(chunks=N) or zb_h1; by "
-          "default 1f1b where the mesh has pp",
+          "default 1f1b where the mesh has pp or tp",
           CheckPipeline);
   AddText(app, "stages", &options->stages, "STAGES",
           "which layers each stage has, as in 0-3,4-7, or `parameters`; by "
           "default as many in each",
           nullptr);
+  AddFlag(app, "--sequence", "sequence", &options->sequence,
+          "with tp: what lies between divided layers is divided, too, along "
+          "the sequence");
   AddText(app, "optimizer", &options->optimizer, "NAME",
           "sgd, momentum, adam, adamw, rmsprop or adagrad", nullptr);
   AddText(app, "hook", &options->hook, "SPEC",

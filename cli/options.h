@@ -148,10 +148,12 @@ struct PlanMemoryOptions {
   std::string model;  // a file: schedule/memory/model.h
   std::string mesh;   // without a free axis; empty: one rank
   int zero = 0;
+  bool force_zero = false;
   bool offload = false;
   int accumulation = 1;
-  std::string pipeline;  // empty: 1f1b where the mesh has stages
+  std::string pipeline;  // empty: 1f1b where the mesh has pp or tp
   std::string stages;    // empty: even
+  bool sequence = false;
   std::string optimizer = "adam";
   std::string hook = "allreduce";
   bool sync_each_batch = false;

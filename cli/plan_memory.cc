@@ -64,10 +64,12 @@ absl::StatusOr<Configuration> ConfigurationOf(
     COXSWAIN_ASSIGN_OR_RETURN(configuration.mesh, Mesh::Parse(options.mesh));
   }
   configuration.zero = options.zero;
+  configuration.force_zero = options.force_zero;
   configuration.offload = options.offload;
   configuration.accumulation = options.accumulation;
   configuration.pipeline = options.pipeline;
   configuration.stages = options.stages;
+  configuration.sequence = options.sequence;
   configuration.optimizer = options.optimizer;
   configuration.sync_each_batch = options.sync_each_batch;
   configuration.gradient_as_bucket_view = options.gradient_as_bucket_view;
@@ -80,12 +82,25 @@ absl::StatusOr<Configuration> ConfigurationOf(
   return configuration;
 }
 
+bool HasTensorRanks(const Estimate& estimate) {
+  const RankMemory& last = estimate.by_pp.back();
+  return last.tp + last.tp_ranks > 1;
+}
+
+// Of neighbours that are alike, "0-3".
+std::string TensorText(const RankMemory& rank) {
+  return rank.tp_ranks == 1
+             ? absl::StrCat(rank.tp)
+             : absl::StrCat(rank.tp, "-", rank.tp + rank.tp_ranks - 1);
+}
+
 std::string RanksText(const Estimate& estimate) {
   std::string text =
       absl::StrCat(estimate.ranks, estimate.ranks == 1 ? " rank" : " ranks");
   if (!estimate.pipeline.empty()) {
     absl::StrAppend(&text, ", ", estimate.pipeline, ", ",
-                    estimate.ranks_of_each, " of each pp");
+                    estimate.ranks_of_each, " of each pp",
+                    HasTensorRanks(estimate) ? " and tp" : "");
   }
   if (estimate.sharers > 1) {
     absl::StrAppend(&text, ", ", estimate.sharers, " share a state");
@@ -123,22 +138,30 @@ std::string Text(const Estimate& estimate) {
                     rank.in_step ? "step" : "passes"});
   }
   DropEmptyColumns(&rows);
+  for (size_t i = 0; HasTensorRanks(estimate) && i < rows.size(); ++i) {
+    rows[i].insert(rows[i].begin() + 1,
+                   i == 0 ? "TP" : TensorText(estimate.by_pp[i - 1]));
+  }
   const RankMemory& largest =
       estimate.by_pp[static_cast<size_t>(estimate.largest)];
   int64_t all = 0;
   for (const RankMemory& rank : estimate.by_pp) {
-    all += rank.total() * estimate.ranks_of_each;
+    all += rank.total() * estimate.ranks_of_each * rank.tp_ranks;
   }
-  return absl::StrCat(RanksText(estimate), "\n\n", AlignTable(rows),
-                      "\nthe largest  pp ", largest.pp, ", ",
-                      SizeText(largest.total()), "\nall ranks    ",
-                      SizeText(all), "\n");
+  return absl::StrCat(
+      RanksText(estimate), "\n\n", AlignTable(rows), "\nthe largest  pp ",
+      largest.pp,
+      HasTensorRanks(estimate) ? absl::StrCat(", tp ", TensorText(largest))
+                               : "",
+      ", ", SizeText(largest.total()), "\nall ranks    ", SizeText(all), "\n");
 }
 
 std::string JsonText(const Estimate& estimate) {
   server::Json ranks = server::Json::array();
   for (const RankMemory& rank : estimate.by_pp) {
     ranks.push_back({{"pp", rank.pp},
+                     {"tp", rank.tp},
+                     {"tp_ranks", rank.tp_ranks},
                      {"stages", rank.stages},
                      {"layers", rank.layers},
                      {"elements", rank.elements},
@@ -154,11 +177,14 @@ std::string JsonText(const Estimate& estimate) {
                      {"host", rank.host},
                      {"most_in", rank.in_step ? "step" : "passes"}});
   }
+  const RankMemory& largest =
+      estimate.by_pp[static_cast<size_t>(estimate.largest)];
   server::Json json = {{"ranks", estimate.ranks},
                        {"ranks_of_each", estimate.ranks_of_each},
                        {"sharers", estimate.sharers},
                        {"pipeline", estimate.pipeline},
-                       {"largest_pp", estimate.largest},
+                       {"largest_pp", largest.pp},
+                       {"largest_tp", largest.tp},
                        {"by_pp", ranks}};
   return server::DumpLines(json);
 }

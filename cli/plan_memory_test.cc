@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -12,6 +13,7 @@
 namespace coxswain::plan_memory_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -59,6 +61,32 @@ TEST(PlanMemoryTest, JsonHasBytes) {
   EXPECT_EQ(rank["host"], 0);
 }
 
+// Of twelve heads, five ranks have two or three.
+TEST(PlanMemoryTest, ATensorGroupHasALineForEachShare) {
+  PlanMemoryOptions options = OptionsOf(kModel, "pp=2,dp=1,tp=5");
+  ASSERT_OK_AND_ASSIGN(const std::string text, DescribeMemory(options));
+  EXPECT_THAT(text, HasSubstr("10 ranks, 1f1b, 1 of each pp and tp"));
+  EXPECT_THAT(text, HasSubstr("\n  PP  TP "));
+  EXPECT_THAT(text, HasSubstr("\n  0   0-1 "));
+  EXPECT_THAT(text, HasSubstr("the largest  pp "));
+  options.json = true;
+  ASSERT_OK_AND_ASSIGN(const std::string lines, DescribeMemory(options));
+  const auto json = nlohmann::json::parse(lines);
+  int ranks = 0;
+  int64_t all = 0;
+  for (const auto& rank : json["by_pp"]) {
+    ranks += rank["tp_ranks"].get<int>();
+    all += rank["tp_ranks"].get<int64_t>() * rank["elements"].get<int64_t>();
+  }
+  EXPECT_EQ(ranks, 10);
+  // All of it, and four more copies of what is whole on each rank: positions,
+  // the norms, and the biases after a sum.
+  const int64_t whole = 1024 * 768 + 12 * 6 * 768 + 2 * 768;
+  const int64_t divided =
+      2 * int64_t{50257} * 768 + 12 * (12 * int64_t{768} * 768 + 7 * 768);
+  EXPECT_EQ(all, divided + 5 * whole);
+}
+
 TEST(PlanMemoryTest, OffloadHasAColumnOfTheHost) {
   PlanMemoryOptions options =
       OptionsOf(R"({"layers": [{"parameters": 1000}]})", "shard=4");
@@ -83,12 +111,21 @@ TEST(PlanMemoryTest, ErrorsNameTheFileOrTheReason) {
   options = OptionsOf(kModel, "dp=2");
   options.zero = 3;
   EXPECT_THAT(DescribeMemory(options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("parameters stay whole")));
-  options = OptionsOf(kModel, "tp=2");
-  EXPECT_THAT(DescribeMemory(options),
               StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("divides layers along tp")));
+                       HasSubstr("parameters stay whole")));
+  options = OptionsOf(R"({"layers": [{"parameters": 1000}]})", "tp=2");
+  EXPECT_THAT(DescribeMemory(options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("says how tp divides it")));
+  options = OptionsOf(kModel, "pp=2,dp=4");
+  options.zero = 2;
+  options.accumulation = 8;
+  EXPECT_THAT(
+      DescribeMemory(options),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("send 7 x "), HasSubstr("--force-zero"))));
+  options.force_zero = true;
+  EXPECT_OK(DescribeMemory(options));
   options = OptionsOf(kModel, "dp=2");
   options.hook = "diloco";
   EXPECT_THAT(DescribeMemory(options),

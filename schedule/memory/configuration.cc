@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "schedule/memory/zero_limits.h"
 
 namespace coxswain::memory {
 
@@ -19,6 +20,11 @@ absl::StatusOr<OptimizerCosts> CostsOf(const std::string& optimizer) {
                    "known"));
 }
 
+bool HasPipeline(const Configuration& configuration) {
+  return configuration.mesh.extent("pp") > 1 ||
+         configuration.mesh.extent("tp") > 1 || !configuration.pipeline.empty();
+}
+
 absl::Status CheckTrainable(const Configuration& configuration) {
   if (configuration.mesh.has_free_axis()) {
     return absl::InvalidArgumentError(
@@ -26,22 +32,9 @@ absl::Status CheckTrainable(const Configuration& configuration) {
                      " leaves a size open: give each axis its size"));
   }
   const int zero = configuration.zero;
-  if (zero < 0 || zero > 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "zero is 0, 1 (each rank keeps a slice of the optimizer's state) or 2 "
-        "(and of the gradients), got ",
-        zero, zero == 3 ? "; parameters stay whole on each rank" : ""));
-  }
-  if (configuration.mesh.extent("tp") > 1) {
-    return absl::UnimplementedError(absl::StrCat(
-        "the mesh ", configuration.mesh.ToString(),
-        " divides layers along tp, and a model's description does not have "
-        "which of its parameters are divided: leave tp out"));
-  }
-  const bool has_pipeline =
-      configuration.mesh.extent("pp") > 1 || !configuration.pipeline.empty();
+  COXSWAIN_RETURN_IF_ERROR(CheckZeroStage(zero));
   COXSWAIN_RETURN_IF_ERROR(
-      coxswain::CheckTrainable(configuration.mesh, has_pipeline));
+      coxswain::CheckTrainable(configuration.mesh, HasPipeline(configuration)));
   if (configuration.accumulation < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "accumulation is 1 or more, got ", configuration.accumulation));
@@ -56,14 +49,12 @@ absl::Status CheckTrainable(const Configuration& configuration) {
     return absl::InvalidArgumentError(
         "offload is for models on a GPU, where zero is 1; set zero to 1");
   }
-  if (!has_pipeline) return absl::OkStatus();
-  if (zero == 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "zero=2 with pp=", configuration.mesh.extent("pp"),
-        ": a window's gradients are summed up whole on each rank until its "
-        "last backward passes, so that it would save nothing; set zero=1"));
+  if (configuration.sequence && configuration.mesh.extent("tp") == 1) {
+    return absl::InvalidArgumentError(
+        "sequence divides activations among the ranks along tp, and the mesh "
+        "has none: give it tp, or leave sequence out");
   }
-  if (configuration.sync_each_batch) {
+  if (HasPipeline(configuration) && configuration.sync_each_batch) {
     return absl::InvalidArgumentError(
         "sync_each_batch with a pipeline: a window's micro-batches are "
         "exchanged together; set sync_each_batch=false");

@@ -15,11 +15,15 @@ namespace coxswain::memory {
 struct Configuration {
   Mesh mesh;  // without a free axis; empty: one rank
   int zero = 0;
+  // Lets zero be 2 with a pipeline.
+  bool force_zero = false;
   bool offload = false;
   int accumulation = 1;
-  std::string pipeline;  // a spec; empty: 1f1b where the mesh has stages
+  std::string pipeline;  // a spec; empty: 1f1b where the mesh has pp or tp
   // Which layers each stage has: see StageCut. "parameters", or empty: even.
   std::string stages;
+  // Sequence parallelism, where the mesh has tp.
+  bool sequence = false;
   // sgd, momentum (SGD with it), adam, adamw, rmsprop or adagrad.
   std::string optimizer = "adam";
   bool sync_each_batch = false;
@@ -28,6 +32,9 @@ struct Configuration {
   double hook_bytes = 0;
   int64_t bucket_bytes = int64_t{25} << 20;
 };
+
+// Whether a Pipeline trains it, as it does whatever has pp or tp.
+bool HasPipeline(const Configuration& configuration);
 
 // INVALID_ARGUMENT and UNIMPLEMENTED: nothing can be trained so, with the
 // reason that training gives.

@@ -10,15 +10,32 @@
 
 namespace coxswain::memory {
 
-// A layer, as far as memory goes. Bytes are those of one micro-batch.
+// A trained tensor of the whole model.
+struct Parameter {
+  int64_t elements = 0;
+  // Of how many equal parts it consists, each of which a rank along tp has or
+  // has not; 0: each of them has all of it.
+  int64_t parts = 0;
+};
+
+// Bytes of one micro-batch, as ranks along tp have them.
+struct Bytes {
+  int64_t whole = 0;     // on each of them
+  int64_t tp = 0;        // divided among them
+  int64_t sequence = 0;  // with sequence parallelism divided, otherwise whole
+
+  int64_t all() const { return whole + tp + sequence; }
+};
+
+// A layer, as far as memory goes.
 struct Layer {
   std::string name;
-  std::vector<int64_t> tensors;  // the elements of each trained tensor
+  std::vector<Parameter> parameters;
   // What it keeps from its forward to its backward pass, beside its input: its
   // output, where that is needed again.
-  int64_t activations = 0;
-  int64_t output = 0;   // what it hands to the next layer
-  int64_t working = 0;  // what a pass takes beside, until it returns
+  Bytes activations;
+  Bytes output;   // what it hands to the next layer
+  Bytes working;  // what a pass takes beside, until it returns
 
   int64_t elements() const;
 };
@@ -47,6 +64,12 @@ inline constexpr int64_t kMaxSize = int64_t{1} << 48;  // each number, and sums
 //   {"dtype": "bfloat16",
 //    "transformer": {"layers": 12, "hidden": 768, "heads": 12,
 //                    "vocabulary": 50257, "sequence": 1024, "batch": 4}}
+//
+// Of a layer that tp divides, a parameter has its shape and the dimension, and
+// bytes are told apart:
+//
+//   {"parameters": [{"shape": [512, 128], "tp": 0}, 128],
+//    "activations": {"whole": 4096, "tp": 16384}, ...}
 //
 // INVALID_ARGUMENT names the field and what it may be.
 absl::StatusOr<Model> ParseModel(absl::string_view text);

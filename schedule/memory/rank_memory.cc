@@ -1,14 +1,19 @@
 #include "schedule/memory/rank_memory.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "schedule/memory/passes.h"
+#include "schedule/memory/rank_model.h"
+#include "schedule/memory/rank_states.h"
+#include "schedule/memory/zero_limits.h"
 #include "schedule/pipeline/generate.h"
 #include "schedule/pipeline/proof.h"
 #include "schedule/pipeline/schedule.h"
@@ -24,99 +29,20 @@ using pipeline::ActionKind;
 // ring.
 constexpr int kCapacity = 2;
 constexpr int64_t kSlots = int64_t{4} << 20;
-// Buckets that have memory at a time, with zero=2 (docs/parallelism.md).
-constexpr int64_t kBucketsInFlight = 3;
-// Blocks of pinned memory, each of the largest slice of a bucket.
-constexpr int64_t kOffloadBlocks = 4;
 
-// What changes while a window runs.
-struct Moment {
-  int64_t activations = 0;
-  int64_t received = 0;
-  int64_t working = 0;
-
-  int64_t sum() const { return activations + received + working; }
-};
-
-// A rank's passes, one after the other, in the order of its list: that of the
-// schedule does not depend on time.
-class Passes {
- public:
-  // `copies`: each gradient has memory of its own while it is added to another.
-  Passes(const Model& model, const pipeline::StageCut& cut, bool copies)
-      : model_(model), cut_(cut), copies_(copies) {}
-
-  void Begin(const Moment& begin) { now_ = peak_ = begin; }
-  // `received`: its input came from another rank.
-  void Forward(int stage, bool received) {
-    if (received) now_.received += InputOf(stage);
-    for (int i = cut_.begin(stage); i < cut_.end(stage); ++i) {
-      now_.activations += LayerOf(i).activations;
-      Look(LayerOf(i).working);
-    }
-  }
-  // A half that keeps the gradients of its layers' outputs for the other one.
-  void BackwardInput(int stage) {
-    for (int i = cut_.end(stage); i-- > cut_.begin(stage);) {
-      now_.activations += LayerOf(i).output;
-      Look(LayerOf(i).working);
-    }
-  }
-  void Backward(int stage, bool received, bool is_half) {
-    for (int i = cut_.end(stage); i-- > cut_.begin(stage);) {
-      const Layer& layer = LayerOf(i);
-      int64_t largest = 0;
-      for (const int64_t elements : layer.tensors) {
-        largest = std::max(largest, elements * model_.element_bytes);
-      }
-      Look((is_half ? 0 : layer.working) + (copies_ ? largest : 0));
-      now_.activations -= layer.activations + (is_half ? layer.output : 0);
-    }
-    if (received) now_.received -= InputOf(stage);
-    Look(0);
-  }
-  const Moment& peak() const { return peak_; }
-
- private:
-  const Layer& LayerOf(int i) const {
-    return model_.layers[static_cast<size_t>(i)];
-  }
-  int64_t InputOf(int stage) const {
-    const int first = cut_.begin(stage);
-    return first == 0 ? model_.input : LayerOf(first - 1).output;
-  }
-  void Look(int64_t working) {
-    now_.working = working;
-    if (now_.sum() > peak_.sum()) peak_ = now_;
-  }
-
-  const Model& model_;
-  const pipeline::StageCut& cut_;
-  const bool copies_;
-  Moment now_;
-  Moment peak_;
-};
-
+// Of the ranks that have one index along tp.
 class Estimator {
  public:
-  Estimator(const Model& model, const Configuration& configuration,
-            OptimizerCosts optimizer, pipeline::StageCut cut,
-            std::optional<pipeline::Schedule> schedule, int capacity)
+  Estimator(const RankModel& model, const Configuration& configuration,
+            OptimizerCosts optimizer, const pipeline::StageCut& cut,
+            const std::optional<pipeline::Schedule>& schedule, int capacity)
       : model_(model),
         configuration_(configuration),
         optimizer_(optimizer),
-        cut_(std::move(cut)),
-        schedule_(std::move(schedule)),
-        capacity_(capacity) {
-    const Mesh& mesh = configuration.mesh;
-    const int dp = mesh.extent("dp");
-    const int shard = mesh.extent("shard");
-    // docs/parallelism.md, "Hybrid sharding".
-    is_hybrid_ = configuration.zero > 0 && dp > 1 && shard > 1;
-    sharers_ = is_hybrid_ ? shard : dp * shard;
-  }
-
-  int sharers() const { return sharers_; }
+        sharing_(Sharing::Of(configuration)),
+        cut_(cut),
+        schedule_(schedule),
+        capacity_(capacity) {}
 
   RankMemory Of(int pp) const {
     RankMemory rank;
@@ -133,58 +59,19 @@ class Estimator {
     int64_t largest = 0;  // tensor, in elements
     for (const int stage : stages) {
       for (int i = cut_.begin(stage); i < cut_.end(stage); ++i) {
-        const Layer& layer = model_.layers[static_cast<size_t>(i)];
+        const RankLayer& layer = model_.layers[static_cast<size_t>(i)];
         rank.elements += layer.elements();
         for (const int64_t one : layer.tensors)
           largest = std::max(largest, one);
       }
     }
-    AddStates(largest, &rank);
+    SetStates(configuration_, optimizer_, sharing_, model_.element_bytes,
+              largest, &rank);
     AddPasses(pp, largest, &rank);
     return rank;
   }
 
  private:
-  int64_t Slice(int64_t bytes) const {
-    return (bytes + sharers_ - 1) / sharers_;
-  }
-
-  // Rajbhandari et al., arXiv:1910.02054, with p = g and o = (state) p; where
-  // the sums of a window lie is in docs/parallelism.md, "Memory of
-  // accumulation".
-  void AddStates(int64_t largest, RankMemory* rank) const {
-    const int64_t all = rank->elements * model_.element_bytes;
-    const int64_t state = all * optimizer_.state;
-    const int64_t bucket = std::min(
-        all,
-        std::max(configuration_.bucket_bytes, largest * model_.element_bytes));
-    const int zero = configuration_.zero;
-    const bool window = configuration_.accumulation > 1;
-    const bool each = window && configuration_.sync_each_batch;
-    rank->parameters = all;
-    rank->buckets = all;
-    if (zero == 0) {
-      // From one step to the next .grad keeps its memory; and averages are set
-      // aside.
-      rank->gradients =
-          (configuration_.gradient_as_bucket_view ? 0 : all) + (each ? all : 0);
-    }
-    if (zero == 1 && each) rank->gradients = Slice(all);
-    if (zero == 2) {
-      rank->buckets = std::min(all, kBucketsInFlight * bucket);
-      rank->gradients = Slice(all) + (window && !each ? all : 0);
-    }
-    rank->optimizer = zero > 0 ? Slice(state) : state;
-    if (configuration_.offload) {
-      rank->host =
-          Slice(all) + rank->optimizer + kOffloadBlocks * Slice(bucket);
-      rank->optimizer = 0;
-    }
-    const auto errors = static_cast<int64_t>(std::llround(
-        configuration_.hook_bytes * static_cast<double>(rank->elements)));
-    rank->hook = is_hybrid_ ? Slice(errors) : errors;
-  }
-
   void AddPasses(int pp, int64_t largest, RankMemory* rank) const {
     // With zero=2 a gradient goes into its bucket, of those that are counted.
     const bool copies =
@@ -211,10 +98,10 @@ class Estimator {
     step.activations = begin.activations;
     if (!configuration_.offload) {
       const int64_t tensor = largest * model_.element_bytes;
-      step.working =
-          optimizer_.working * (configuration_.zero > 0
-                                    ? std::min(tensor, Slice(rank->parameters))
-                                    : tensor);
+      step.working = optimizer_.working *
+                     (configuration_.zero > 0
+                          ? std::min(tensor, sharing_.Slice(rank->parameters))
+                          : tensor);
     }
     rank->in_step = step.sum() > most.sum();
     if (rank->in_step) most = step;
@@ -252,7 +139,7 @@ class Estimator {
     for (const int stage : schedule_->StagesOf(pp)) {
       const int last = cut_.end(stage) - 1;
       if (IsReceived(stage)) {
-        const Layer& before =
+        const RankLayer& before =
             model_.layers[static_cast<size_t>(cut_.begin(stage) - 1)];
         bytes += 2 * kSlots + 2 * waiting * before.output;
       }
@@ -264,14 +151,13 @@ class Estimator {
     return bytes;
   }
 
-  const Model& model_;
+  const RankModel& model_;
   const Configuration& configuration_;
   const OptimizerCosts optimizer_;
-  const pipeline::StageCut cut_;
-  const std::optional<pipeline::Schedule> schedule_;
+  const Sharing sharing_;
+  const pipeline::StageCut& cut_;
+  const std::optional<pipeline::Schedule>& schedule_;
   const int capacity_;
-  bool is_hybrid_ = false;
-  int sharers_ = 1;
 };
 
 absl::StatusOr<pipeline::StageCut> CutOf(const Model& model,
@@ -286,6 +172,20 @@ absl::StatusOr<pipeline::StageCut> CutOf(const Model& model,
   return pipeline::StageCut::ByWeight(elements, stages);
 }
 
+// Of zero=2 with a pipeline.
+absl::Status Refusal(const Configuration& configuration, const Sharing& sharing,
+                     const Estimate& estimate) {
+  const RankMemory& rank =
+      estimate.by_pp[static_cast<size_t>(estimate.largest)];
+  WindowGradients gradients;
+  gradients.rank = absl::StrCat("pp ", rank.pp);
+  gradients.bytes = rank.parameters;
+  gradients.bucket = configuration.bucket_bytes;
+  gradients.sharers = sharing.sharers;
+  gradients.micro_batches = configuration.accumulation;
+  return RefuseZeroOfWindow(gradients, "--force-zero");
+}
+
 }  // namespace
 
 absl::StatusOr<Estimate> EstimateMemory(const Model& model,
@@ -295,13 +195,15 @@ absl::StatusOr<Estimate> EstimateMemory(const Model& model,
                             CostsOf(configuration.optimizer));
   const Mesh& mesh = configuration.mesh;
   const int pp = mesh.extent("pp");
+  const int tp = mesh.extent("tp");
+  COXSWAIN_RETURN_IF_ERROR(CheckDivisible(model, tp));
   Estimate estimate;
   estimate.ranks = mesh.size();
-  estimate.ranks_of_each = mesh.size() / pp;
+  estimate.ranks_of_each = mesh.size() / pp / tp;
   std::optional<pipeline::Schedule> schedule;
   int stages = 1;
   int capacity = kCapacity;
-  if (pp > 1 || !configuration.pipeline.empty()) {
+  if (HasPipeline(configuration)) {
     COXSWAIN_ASSIGN_OR_RETURN(
         const pipeline::ScheduleSpec spec,
         pipeline::ScheduleSpec::Parse(
@@ -315,19 +217,42 @@ absl::StatusOr<Estimate> EstimateMemory(const Model& model,
     capacity = std::max(capacity, least);
     stages = schedule->stages();
   }
-  COXSWAIN_ASSIGN_OR_RETURN(pipeline::StageCut cut,
+  COXSWAIN_ASSIGN_OR_RETURN(const pipeline::StageCut cut,
                             CutOf(model, configuration.stages, stages));
-  const Estimator estimator(model, configuration, optimizer, std::move(cut),
-                            std::move(schedule), capacity);
-  estimate.sharers = configuration.zero > 0 ? estimator.sharers() : 1;
+  const Sharing sharing = Sharing::Of(configuration);
+  estimate.sharers = configuration.zero > 0 ? sharing.sharers : 1;
+  const std::vector<int> firsts = FirstsOf(model, tp);
+  std::vector<RankModel> models;
+  for (const int first : firsts) {
+    models.push_back(RankModelOf(model, tp, first, configuration.sequence));
+  }
   for (int i = 0; i < pp; ++i) {
-    estimate.by_pp.push_back(estimator.Of(i));
-    if (estimate.by_pp.back().total() >
-        estimate.by_pp[static_cast<size_t>(estimate.largest)].total()) {
-      estimate.largest = i;
+    for (size_t j = 0; j < firsts.size(); ++j) {
+      RankMemory rank = Estimator(models[j], configuration, optimizer, cut,
+                                  schedule, capacity)
+                            .Of(i);
+      rank.tp = firsts[j];
+      rank.tp_ranks = (j + 1 < firsts.size() ? firsts[j + 1] : tp) - rank.tp;
+      estimate.by_pp.push_back(std::move(rank));
     }
   }
+  const auto largest = std::max_element(
+      estimate.by_pp.begin(), estimate.by_pp.end(),
+      [](const auto& a, const auto& b) { return a.total() < b.total(); });
+  estimate.largest = static_cast<int>(largest - estimate.by_pp.begin());
+  if (configuration.zero == 2 && schedule.has_value() &&
+      !configuration.force_zero) {
+    return Refusal(configuration, sharing, estimate);
+  }
   return estimate;
+}
+
+const RankMemory& Estimate::Of(int pp, int tp) const {
+  const auto found =
+      std::find_if(by_pp.begin(), by_pp.end(), [&](const RankMemory& rank) {
+        return rank.pp == pp && tp < rank.tp + rank.tp_ranks;
+      });
+  return found == by_pp.end() ? by_pp.back() : *found;
 }
 
 }  // namespace coxswain::memory

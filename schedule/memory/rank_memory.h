@@ -14,7 +14,11 @@ namespace coxswain::memory {
 // What a rank holds when it holds the most: in the backward passes, or in the
 // optimizer's step. In bytes.
 struct RankMemory {
-  int pp = 0;          // its coordinate; ranks that share it are alike
+  int pp = 0;  // its coordinate
+  // Along tp: of the first of so many neighbours that are alike. Ranks that
+  // share these are alike.
+  int tp = 0;
+  int tp_ranks = 1;
   std::string stages;  // "0", "0,2"
   std::string layers;  // "0-3", "0-1,4-5"
   int64_t elements = 0;
@@ -43,10 +47,13 @@ struct RankMemory {
 struct Estimate {
   std::string pipeline;  // in its one form; empty: none
   int ranks = 1;
-  int ranks_of_each = 1;          // that share a pp coordinate
+  int ranks_of_each = 1;          // that share the coordinates pp and tp
   int sharers = 1;                // ranks that share a state, with zero
-  std::vector<RankMemory> by_pp;  // by pp coordinate
+  std::vector<RankMemory> by_pp;  // by the coordinates pp, and then tp
   int largest = 0;                // of them
+
+  // Returns that of ranks with these coordinates.
+  const RankMemory& Of(int pp, int tp) const;
 };
 
 // Returns what each rank holds. INVALID_ARGUMENT and UNIMPLEMENTED: it cannot

@@ -154,11 +154,81 @@ TEST(RankMemoryTest, WithFewActivationsTheStepNeedsTheMost) {
   EXPECT_EQ(step.working, 2 * 1000 * 4);  // Adam's
 }
 
+// Of 7 heads of 10 elements, 11 rows of 4, and a vector; in float32.
+Model Divided() {
+  return ParseModel(R"({"layers": [{"repeat": 2, "parameters": [
+      {"shape": [70], "tp": 0, "unit": 10}, {"shape": [11, 4], "tp": 0}, 5],
+      "activations": {"whole": 100, "tp": 9, "sequence": 1000},
+      "output": {"sequence": 40}, "working": {"tp": 8}}]})")
+      .value();
+}
+
+TEST(RankMemoryTest, ARankHasItsPartOfWhatTpDivides) {
+  Configuration configuration = On("dp=2,tp=3", 0);
+  configuration.optimizer = "sgd";
+  configuration.gradient_as_bucket_view = true;
+  const Estimate estimate = Of(Divided(), configuration);
+  EXPECT_EQ(estimate.pipeline, "1f1b");
+  EXPECT_EQ(estimate.ranks_of_each, 2);
+  // Heads: 3, 2, 2; rows: 4, 4, 3.
+  ASSERT_EQ(estimate.by_pp.size(), 3);
+  const std::vector<int64_t> elements = {2 * (30 + 16 + 5), 2 * (20 + 16 + 5),
+                                         2 * (20 + 12 + 5)};
+  for (int tp = 0; tp < 3; ++tp) {
+    const RankMemory& rank = estimate.Of(0, tp);
+    EXPECT_EQ(rank.tp, tp);
+    EXPECT_EQ(rank.tp_ranks, 1);
+    EXPECT_EQ(rank.elements, elements[static_cast<size_t>(tp)]);
+    EXPECT_EQ(rank.parameters, 4 * rank.elements);
+    EXPECT_EQ(rank.activations, 2 * (100 + 3 + 1000));
+  }
+  EXPECT_EQ(estimate.largest, 0);
+  configuration.sequence = true;
+  EXPECT_EQ(Of(Divided(), configuration).by_pp[0].activations,
+            2 * (100 + 3 + 334));
+}
+
+TEST(RankMemoryTest, RanksAlongTpThatAreAlikeAreOne) {
+  const Model model = ParseModel(R"({"layers": [{"parameters": [
+      {"shape": [10, 3], "tp": 0}]}]})")
+                          .value();
+  const Estimate even = Of(model, On("pp=1,tp=5", 0));
+  ASSERT_EQ(even.by_pp.size(), 1);
+  EXPECT_EQ(even.by_pp[0].tp_ranks, 5);
+  const Estimate uneven = Of(model, On("pp=1,tp=4", 0));
+  ASSERT_EQ(uneven.by_pp.size(), 2);
+  EXPECT_EQ(uneven.by_pp[0].tp_ranks, 2);
+  EXPECT_EQ(&uneven.Of(0, 1), &uneven.by_pp[0]);
+  EXPECT_EQ(&uneven.Of(0, 3), &uneven.by_pp[1]);
+  EXPECT_EQ(uneven.Of(0, 3).elements, 6);
+  EXPECT_THAT(EstimateMemory(model, On("tp=11", 0)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("a parameter of 10 parts, which cannot be "
+                                 "divided among 11 ranks")));
+}
+
+// The sums of a window, a slice, and buckets.
+TEST(RankMemoryTest, ForcedSlicesOfGradientsSaveNothing) {
+  const Model model = Layers(100);
+  Configuration configuration = On("pp=2,dp=4", 1);
+  configuration.accumulation = 8;
+  configuration.bucket_bytes = 4000;
+  const RankMemory one = Of(model, configuration).by_pp[0];
+  configuration.zero = 2;
+  EXPECT_THAT(ErrorOf(configuration),
+              HasSubstr("a slice of 1010 bytes and up to 4040 bytes"));
+  configuration.force_zero = true;
+  const RankMemory two = Of(model, configuration).by_pp[0];
+  EXPECT_EQ(two.optimizer, one.optimizer);
+  EXPECT_EQ(two.gradients + two.buckets,
+            one.buckets + one.buckets / 4 + 3 * 4000);
+}
+
 TEST(RankMemoryTest, RefusesWhatCannotBeTrained) {
-  EXPECT_THAT(ErrorOf(On("tp=2", 0)), HasSubstr("divides layers along tp"));
+  EXPECT_THAT(ErrorOf(On("tp=2", 0)), HasSubstr("says how tp divides it"));
   EXPECT_THAT(ErrorOf(On("dp=2", 3)),
-              HasSubstr("got 3; parameters stay whole on each rank"));
-  EXPECT_THAT(ErrorOf(On("pp=2", 2)), HasSubstr("zero=2 with pp=2"));
+              HasSubstr("parameters stay whole on each rank"));
+  EXPECT_THAT(ErrorOf(On("pp=2", 2)), HasSubstr("zero=2 with a pipeline"));
   EXPECT_THAT(ErrorOf(On("dp=*", 0)), HasSubstr("leaves a size open"));
   EXPECT_THAT(ErrorOf(On("pp=4", 0)), HasSubstr("does not make 4 stages"));
   Configuration configuration = On("dp=2", 0);
@@ -167,6 +237,9 @@ TEST(RankMemoryTest, RefusesWhatCannotBeTrained) {
   configuration = On("dp=2", 0);
   configuration.optimizer = "lbfgs";
   EXPECT_THAT(ErrorOf(configuration), HasSubstr("no optimizer \"lbfgs\""));
+  configuration = On("dp=2", 0);
+  configuration.sequence = true;
+  EXPECT_THAT(ErrorOf(configuration), HasSubstr("sequence divides"));
   configuration = On("pp=2", 0);
   configuration.sync_each_batch = true;
   EXPECT_THAT(ErrorOf(configuration), HasSubstr("sync_each_batch"));

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/mesh.h"
 #include "base/status_macros.h"
@@ -26,6 +27,8 @@
 #include "client/comm/shm/shm_communicator.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/shard/sharded_optimizer.h"
+#include "client/torch/tensor/initial_values.h"
+#include "client/torch/tensor/parallel_linear.h"
 #include "client/torch/test_ranks.h"
 #include "hooks/allreduce.h"
 #include "hooks/registry/planned_hook.h"
@@ -44,6 +47,7 @@ using memory::Configuration;
 using ::torch::Tensor;
 
 constexpr int64_t kWidth = 128;
+constexpr int64_t kInner = 256;
 constexpr int kLayers = 24;
 constexpr int64_t kRows = 64;
 // Of what passes from one layer to the next.
@@ -60,6 +64,46 @@ struct BlockImpl : ::torch::nn::Module {
 
   ::torch::nn::Linear linear;
 };
+
+// What tp divides: two products, whose middle is wider.
+class DividedBlock : public ::torch::nn::Module {
+ public:
+  static absl::StatusOr<std::shared_ptr<DividedBlock>> Create(
+      const LayerContext& context) {
+    auto block = std::make_shared<DividedBlock>();
+    COXSWAIN_ASSIGN_OR_RETURN(
+        block->up_,
+        ColumnParallelLinear::Create(context.parallel, {kWidth, kInner}));
+    COXSWAIN_ASSIGN_OR_RETURN(
+        block->down_,
+        RowParallelLinear::Create(context.parallel, {kInner, kWidth}));
+    block->register_module("up", block->up_);
+    block->register_module("down", block->down_);
+    return block;
+  }
+  Tensor forward(const Tensor& x) {
+    return ::torch::tanh(down_->forward(::torch::tanh(up_->forward(x))));
+  }
+
+ private:
+  std::shared_ptr<ColumnParallelLinear> up_;
+  std::shared_ptr<RowParallelLinear> down_;
+};
+
+// They keep their middles, which are divided, and their outputs, which are
+// whole, as are the gradients of these.
+memory::Model DividedModelOf() {
+  const std::string layer = absl::StrCat(
+      R"("parameters": [{"shape": [)", kInner, ",", kWidth,
+      R"(], "tp": 0}, {"shape": [)", kInner, R"(], "tp": 0}, {"shape": [)",
+      kWidth, ",", kInner, R"(], "tp": 1}, )", kWidth, R"(], "output": )",
+      kUnit, R"(, "working": )", 2 * kUnit, R"(, "activations": {"tp": )",
+      kUnit / kWidth * kInner, R"(, "whole": )");
+  return memory::ParseModel(absl::StrCat(R"({"layers": [{"repeat": )",
+                                         kLayers - 1, ",", layer, kUnit, "}},{",
+                                         layer, 2 * kUnit, "}}]}"))
+      .value();
+}
 
 // Its layers keep their outputs, the last one also what the loss squares. A
 // backward pass holds two gradients of such outputs at a time.
@@ -156,13 +200,23 @@ Peaks TrainReplicas(const Configuration& configuration) {
   return peaks;
 }
 
+bool IsDivided(const Configuration& configuration) {
+  return configuration.mesh.extent("tp") > 1;
+}
+
 Peaks TrainPipeline(const Configuration& configuration) {
   const int size = configuration.mesh.size();
   PipelineProgram program;
   for (int i = 0; i < kLayers; ++i) {
-    program.model.layers.push_back(LayerOf(absl::StrCat("layer", i), [] {
-      return std::make_shared<BlockImpl>();
-    }));
+    const std::string name = absl::StrCat("layer", i);
+    program.model.layers.push_back(
+        IsDivided(configuration)
+            ? MeshLayerOf(name, DividedBlock::Create)
+            : LayerOf(name, [] { return std::make_shared<BlockImpl>(); }));
+  }
+  if (IsDivided(configuration)) {
+    program.model.seed = 7;
+    program.model.initial_values = UsualInitialValues;
   }
   program.loss = [](const Tensors& outputs, const Tensors& targets) {
     return (outputs[0] - targets[0]).square().mean();
@@ -247,13 +301,18 @@ TEST_P(PlannedMemoryTest, ARankHoldsWhatIsPlanned) {
   configuration.sync_each_batch = now.each;
   configuration.bucket_bytes = kBucketBytes;
   (void)Data();  // made by no rank
-  ASSERT_OK_AND_ASSIGN(const memory::Estimate estimate,
-                       memory::EstimateMemory(ModelOf(), configuration));
+  ASSERT_OK_AND_ASSIGN(
+      const memory::Estimate estimate,
+      memory::EstimateMemory(
+          IsDivided(configuration) ? DividedModelOf() : ModelOf(),
+          configuration));
   const Peaks peaks = now.pipeline.empty() ? TrainReplicas(configuration)
                                            : TrainPipeline(configuration);
   for (size_t rank = 0; rank < peaks.size(); ++rank) {
-    const memory::RankMemory& planned =
-        estimate.by_pp[rank / static_cast<size_t>(estimate.ranks_of_each)];
+    const int number = static_cast<int>(rank);
+    const Mesh& mesh = configuration.mesh;
+    const memory::RankMemory& planned = estimate.Of(
+        number / (mesh.size() / mesh.extent("pp")), number % mesh.extent("tp"));
     const auto expected =
         static_cast<double>(planned.total() - planned.messages);
     EXPECT_NEAR(static_cast<double>(peaks[rank]) / expected, 1, kTolerance)
@@ -281,7 +340,11 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"pp=2,dp=1", "gpipe", "sgd", 4},
                       Case{"pp=2,dp=1", "interleaved(chunks=2)", "momentum", 4},
                       Case{"pp=2,dp=1", "zb_h1", "sgd", 4},
-                      Case{"pp=2,dp=2", "1f1b", "adam", 4, 1}));
+                      Case{"pp=2,dp=2", "1f1b", "adam", 4, 1},
+                      Case{"dp=1,tp=2", "1f1b", "adam", 2},
+                      Case{"dp=1,tp=3", "gpipe", "momentum", 3},
+                      Case{"dp=2,tp=2", "1f1b", "adam", 2, 1},
+                      Case{"pp=2,dp=1,tp=2", "1f1b", "sgd", 4}));
 
 }  // namespace
 }  // namespace coxswain::torch::planned_memory_test
