@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
@@ -88,6 +89,15 @@ class MeanHook : public Hook {
 
   float error_;
 };
+
+// One of two elements: the front, or the back.
+HookParameter WeightOf(absl::string_view part) {
+  ParameterSpec spec;
+  spec.name = "weight";
+  spec.shape = {1};
+  const int64_t begin = part == "back" ? 1 : 0;
+  return {spec, {{2}, {{begin}, {begin + 1}}}};
+}
 
 HookMaker MakeMeanHook() {
   return []() -> absl::StatusOr<std::unique_ptr<Hook>> {
@@ -176,7 +186,13 @@ class AsyncCheckpointTest : public ::testing::Test {
     source.step = step;
     source.reason = "the test said so";
     source.metadata = {{"epoch", "2"}};
-    if (!hook_parts_.empty()) source.metadata[kHookPartsLabel] = hook_parts_;
+    if (!hook_parts_.empty()) {
+      source.metadata[kHookPartsLabel] = hook_parts_;
+      const std::vector<std::string> parts = absl::StrSplit(hook_parts_, ',');
+      source.parameters = {WeightOf(parts[static_cast<size_t>(rank)]).spec};
+      source.boxes = {
+          {"weight", WeightOf(parts[static_cast<size_t>(rank)]).box}};
+    }
     source.hook = &hook;
     source.make_hook = MakeMeanHook();
     source.fill_blobs = [step](AsyncCheckpoint::Blobs* blobs) {
@@ -429,8 +445,48 @@ TEST_F(AsyncCheckpointTest, OwnErrorsOfAPartAreThoseOfItsRanks) {
                          LoadTrainingState(*client_, "", {0, 4, part}));
     EXPECT_FALSE(state.of_part);
     EXPECT_TRUE(state.own.empty());
+    EXPECT_TRUE(state.parts.empty());
     EXPECT_EQ(state.hook.tensors.size(), 1u);
   }
+}
+
+TEST_F(AsyncCheckpointTest, WhatWasCutOtherwiseIsCutFromThePartsThatHaveIt) {
+  hook_parts_ = "front,back,front,back";
+  Start(4, /*own_errors=*/true);
+  SnapshotAll(40);
+  for (int rank : {0, 1, 2, 3}) EXPECT_OK(Finish(rank));
+  for (const auto& [part, mean] :
+       std::vector<std::pair<std::string, float>>{{"front", 2}, {"back", 3}}) {
+    const TrainingRank reader{0, 3, "another", {WeightOf(part)}};
+    ASSERT_OK_AND_ASSIGN(const TrainingState state,
+                         LoadTrainingState(*client_, "", reader));
+    EXPECT_FALSE(state.of_part);
+    ASSERT_EQ(state.parts.size(), 1u) << "nothing is needed of the other one";
+    EXPECT_EQ(state.parts[0].states.size(), 2u);
+    EXPECT_EQ(state.hook.step, 40);
+    ASSERT_EQ(state.blobs.size(), 1u) << "descriptions are no blobs";
+    MeanHook hook;
+    EXPECT_OK(
+        LoadHook(state, reader, {WeightOf(part).spec}, MakeMeanHook(), hook));
+    EXPECT_EQ(hook.error(), mean);
+  }
+}
+
+TEST_F(AsyncCheckpointTest, AMeanOfAllIsCutForThoseWithParts) {
+  Start(3);
+  SnapshotAll(40);
+  for (int rank : {0, 1, 2}) EXPECT_OK(Finish(rank));
+  ParameterSpec weight;
+  weight.name = "weight";
+  weight.shape = {1};
+  const TrainingRank reader{0, 2, "a part", HookParametersOf({weight}, {})};
+  ASSERT_OK_AND_ASSIGN(const TrainingState state,
+                       LoadTrainingState(*client_, "", reader));
+  EXPECT_FALSE(state.of_part);
+  ASSERT_EQ(state.parts.size(), 1u);
+  MeanHook hook;
+  EXPECT_OK(LoadHook(state, reader, {weight}, MakeMeanHook(), hook));
+  EXPECT_EQ(hook.error(), 2);
 }
 
 TEST_F(AsyncCheckpointTest, AHookWithoutItsAveragerIsRefused) {
