@@ -398,7 +398,8 @@ CX_API cx_code cx_store_count_keys(cx_session session, const char* prefix,
 enum {
   CX_TICKET_END_OF_DATA = 1,  // the end of the data has cut this window short
   CX_TICKET_WEIGHT = 2,       // `weight` counts; else it is micro_batches
-  CX_TICKET_CHECKSUM = 4      // `checksum` counts
+  CX_TICKET_CHECKSUM = 4,     // `checksum` counts
+  CX_TICKET_REPLICATED_CHECKSUM = 8  // `replicated_checksum` counts
 };
 typedef struct cx_ticket {
   size_t size;
@@ -419,6 +420,10 @@ typedef struct cx_ticket {
                       // stream's hook has, after cx_exchange_open
   uint64_t checksum;  // of the parameters, before this step
   const char* skip;   // not empty: all are to skip this step, and why
+  uint64_t pipeline;  // hash of the schedule that the window's pipeline runs,
+                      // compared among ranks of one data index; 0: none
+  uint64_t replicated_checksum;  // of the parameters that each rank along tp
+                                 // has whole, before this step
 } cx_ticket;
 
 // Announces the exchange that begins. Does not wait.

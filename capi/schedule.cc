@@ -23,8 +23,9 @@ absl::StatusOr<std::string> StreamOf(const char* stream) {
 
 namespace {
 
-constexpr uint64_t kTicketFlags =
-    CX_TICKET_END_OF_DATA | CX_TICKET_WEIGHT | CX_TICKET_CHECKSUM;
+constexpr uint64_t kTicketFlags = CX_TICKET_END_OF_DATA | CX_TICKET_WEIGHT |
+                                  CX_TICKET_CHECKSUM |
+                                  CX_TICKET_REPLICATED_CHECKSUM;
 
 absl::StatusOr<schedule::StepGate*> GateOf(const OpenSession& open,
                                            const char* stream) {
@@ -74,6 +75,10 @@ absl::StatusOr<schedule::Ticket> TicketOf(const cx_ticket& given,
   ticket.layout = given.layout;
   ticket.digest = given.digest;
   if ((given.flags & CX_TICKET_CHECKSUM) != 0) ticket.checksum = given.checksum;
+  if ((given.flags & CX_TICKET_REPLICATED_CHECKSUM) != 0) {
+    ticket.replicated_checksum = given.replicated_checksum;
+  }
+  ticket.pipeline = given.pipeline;
   COXSWAIN_ASSIGN_OR_RETURN(ticket.skip, TextOf(given.skip, "skip"));
   return ticket;
 }

@@ -125,6 +125,8 @@ class Ticket(ctypes.Structure):
         ("digest", c_uint64),
         ("checksum", c_uint64),
         ("skip", c_char_p),
+        ("pipeline", c_uint64),
+        ("replicated_checksum", c_uint64),
     ]
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PlanWords = Union[str, Mapping[str, Any]]
 
-_END_OF_DATA, _WEIGHT, _CHECKSUM = 1, 2, 4
+_END_OF_DATA, _WEIGHT, _CHECKSUM, _REPLICATED_CHECKSUM = 1, 2, 4, 8
 _SYNC_EACH_BATCH, _COMMIT_VOTE, _STRICT, _NOT_ENFORCED = 1, 2, 4, 8
 _SPEC, _YAML = 0, 1
 
@@ -251,6 +251,8 @@ class Schedule:
         digest: int = 0,
         checksum: Optional[int] = None,
         skip: str = "",
+        pipeline: int = 0,
+        replicated_checksum: Optional[int] = None,
     ) -> None:
         """Announces the exchange that begins. Does not wait.
 
@@ -267,6 +269,10 @@ class Schedule:
             common: of what is exchanged, of what was exchanged before, and of
             the parameters.
         skip: not empty: asks all ranks to skip this step, and why.
+        pipeline: a 64-bit hash of the schedule that the window's pipeline
+            runs, which ranks of one data index must have in common; 0: none.
+        replicated_checksum: of the parameters that each rank along tp has
+            whole, which the ranks of one stage must have in common.
         """
         ticket = _library.make(_library.Ticket)
         ticket.stream = self._stream
@@ -286,6 +292,12 @@ class Schedule:
         if checksum is not None:
             ticket.flags |= _CHECKSUM
             ticket.checksum = _library.uint64("checksum", checksum)
+        ticket.pipeline = _library.uint64("pipeline", pipeline)
+        if replicated_checksum is not None:
+            ticket.flags |= _REPLICATED_CHECKSUM
+            ticket.replicated_checksum = _library.uint64(
+                "replicated_checksum", replicated_checksum
+            )
         plan = self.plan
         self._session._check(
             _library.library().cx_announce(

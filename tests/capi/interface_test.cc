@@ -43,7 +43,7 @@ TEST(CapiLibraryTest, StructsKeepTheirLayout) {
   EXPECT_EQ(sizeof(cx_session_info), 40u);
   EXPECT_EQ(sizeof(cx_member_info), 48u);
   EXPECT_EQ(sizeof(cx_event), 40u);
-  EXPECT_EQ(sizeof(cx_ticket), 96u);
+  EXPECT_EQ(sizeof(cx_ticket), 112u);
   EXPECT_EQ(sizeof(cx_vote), 24u);
   EXPECT_EQ(sizeof(cx_decision), 72u);
   EXPECT_EQ(sizeof(cx_plan_info), 64u);

@@ -388,6 +388,27 @@ TEST(CapiScheduleTest, OtherParametersAreAnotherLayout) {
   });
 }
 
+TEST(CapiScheduleTest, OtherReplicatedParametersAreNamed) {
+  Job job(2);
+  job.Each([](int rank, cx_session session) {
+    cx_decision decision;
+    for (int64_t step = 0; step < 2; ++step) {
+      auto ticket = Init<cx_ticket>();
+      ticket.step = step;
+      ticket.micro_batches = 1;
+      ticket.flags = CX_TICKET_REPLICATED_CHECKSUM;
+      ticket.replicated_checksum = 7;
+      if (step == 1) ticket.replicated_checksum += static_cast<uint64_t>(rank);
+      // Of another data index's nobody asks.
+      ticket.pipeline = static_cast<uint64_t>(rank);
+      EXPECT_EQ(library.cx_announce(session, &ticket), CX_OK) << Message();
+      EXPECT_EQ(Decide(session, &decision), step == 0 ? CX_OK : CX_ABORTED)
+          << Message();
+    }
+    EXPECT_THAT(Message(), HasSubstr("checksum of the replicated parameters"));
+  });
+}
+
 TEST(CapiScheduleTest, AStrictGrantWaitsForAllRanks) {
   Job job(2, "enforcement=strict");
   auto plan = Init<cx_plan_info>();

@@ -65,6 +65,12 @@ class SessionTest(unittest.TestCase):
     def test_ranks_with_other_parameters_are_refused(self):
         self.assert_done("parameters")
 
+    def test_ranks_along_tp_compare_schedules_and_what_each_has(self):
+        for name in ("other_pipeline", "other_replicated"):
+            done = scene(name, "--mesh", "tp=2")
+            output = done.stdout + done.stderr
+            self.assertEqual(done.stdout.count("DONE"), 2, output)
+
     def test_errors_name_the_place_in_the_mesh_of_the_launcher(self):
         done = scene("killed", "--mesh", "dp=*")
         self.assertRegex(done.stdout, r"NAMED rank 1 \(dp 1; .*signal 9")

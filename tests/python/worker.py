@@ -216,6 +216,39 @@ def parameters():
         check("layout of the buckets" in str(error), error)
 
 
+def parts(what):
+    """Rank 1 has another value in its second ticket, which the ranks along tp
+    are to have in common."""
+    session = coxswain.Session.join(plan={"pipeline": "1f1b"})
+
+    def train():
+        for step in range(2):
+            common = {"pipeline": 5, "replicated_checksum": 9}
+            common[what] += step * session.rank
+            session.schedule.announce(1, **common)
+            session.schedule.decide()
+
+    error = raised(coxswain.RanksDiffer, train)
+    check(session.schedule.step == 1, session.schedule.step)
+    check(
+        {
+            "pipeline": "schedule of the pipeline",
+            "replicated_checksum": "checksum of the replicated parameters",
+        }[what] in str(error),
+        error,
+    )
+    session.leave("ranks differ", failed=True)
+    session.close()
+
+
+def other_pipeline():
+    parts("pipeline")
+
+
+def other_replicated():
+    parts("replicated_checksum")
+
+
 def loses(end):
     """Rank 1 ends by `end(session)`; rank 0 steps until it is lost, and
     prints its error."""
