@@ -11,6 +11,8 @@
 namespace coxswain::torch {
 namespace {
 
+constexpr char kLossScale[] = ".loss_scale";
+
 // Returns the boxes of what the rank's module has: of a tie within a rank there
 // is the first name only.
 ParameterBoxes BoxesOf(const Pipeline& pipeline) {
@@ -55,6 +57,13 @@ ProgramCheckpoint::Program ProgramOf(Pipeline& pipeline) {
       });
   program.hook_parts = pipeline.LayersByRank();
   program.boxes = BoxesOf(pipeline);
+  if (pipeline.loss_scale() != nullptr) {
+    program.items[kLossScale] = {
+        [&pipeline] { return pipeline.loss_scale()->Save(); },
+        [&pipeline](absl::string_view saved) {
+          return pipeline.LoadLossScale(saved);
+        }};
+  }
   return program;
 }
 
