@@ -25,6 +25,8 @@
 #include "client/torch/module_checkpoint.h"
 #include "client/torch/shard/model_pieces.h"
 #include "client/torch/shard/sharded_checkpoint.h"
+#include "client/torch/tensor/initial_values.h"
+#include "client/torch/tensor/parallel_linear.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "hooks/registry/planned_hook.h"
@@ -36,6 +38,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::torch::Tensor;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
@@ -43,6 +46,7 @@ constexpr int64_t kWidth = 12;  // of Mlp
 constexpr int kWindow = 4;      // micro-batches
 constexpr int kSaved = 5;       // steps
 constexpr double kExact = 1e-12;
+constexpr double kOtherSums = 1e-10;  // of ranks along tp
 constexpr double kBits = 0;
 constexpr char kNewest[] = "newest";
 
@@ -70,6 +74,33 @@ struct Counted : ::torch::nn::Module {
   Tensor scale, mean, seen, odd;
 };
 
+// Two layers that tp divides, into parts of different sizes where it is 3.
+struct Divided : ::torch::nn::Module {
+  static constexpr int64_t kInner = 20;
+
+  static absl::StatusOr<std::shared_ptr<Divided>> Create(
+      const LayerContext& context) {
+    auto made = std::make_shared<Divided>();
+    ParallelLinearOptions options;
+    options.in_features = kWidth;
+    options.out_features = kInner;
+    COXSWAIN_ASSIGN_OR_RETURN(
+        made->up, ColumnParallelLinear::Create(context.parallel, options));
+    std::swap(options.in_features, options.out_features);
+    COXSWAIN_ASSIGN_OR_RETURN(
+        made->down, RowParallelLinear::Create(context.parallel, options));
+    made->register_module("up", made->up);
+    made->register_module("down", made->down);
+    made->to(::torch::kFloat64);
+    return made;
+  }
+  Tensor forward(const Tensor& x) {
+    return x + down->forward(::torch::tanh(up->forward(x)));
+  }
+  std::shared_ptr<ColumnParallelLinear> up;
+  std::shared_ptr<RowParallelLinear> down;
+};
+
 // Ranks of different data until the checkpoint, so that their errors differ,
 // and then of the same, so that their number does not matter.
 PipelineProgram Until5(PipelineProgram program) {
@@ -90,6 +121,15 @@ PipelineProgram CountedMlp(const std::string& mesh) {
   return Until5(std::move(program));
 }
 
+PipelineProgram DividedMlp(const std::string& mesh) {
+  PipelineProgram program = CountedMlp(mesh);
+  auto& layers = program.model.layers;
+  layers.insert(layers.begin() + 2, MeshLayerOf("divided0", Divided::Create));
+  layers.push_back(MeshLayerOf("divided1", Divided::Create));
+  program.model.initial_values = UsualInitialValues;
+  return program;
+}
+
 // All elements of a model in pieces, by kind, name and step.
 using Everything = std::map<std::string, std::string>;
 
@@ -98,9 +138,13 @@ void Add(const std::vector<PieceMemory>& pieces, Everything* all) {
     const auto element = static_cast<int64_t>(SizeOf(piece.dtype));
     std::string& bytes = (*all)[absl::StrCat(
         piece.kind, " of ", piece.parameter, " after ", piece.step)];
-    bytes.resize(static_cast<size_t>(piece.box.count() * element));
-    std::memcpy(bytes.data() + piece.begin * element, data,
-                static_cast<size_t>(piece.bytes()));
+    const TensorPiece whole = TensorPiece::Whole(piece.parameter, piece.kind,
+                                                 piece.dtype, piece.shape);
+    bytes.resize(static_cast<size_t>(whole.bytes()));
+    for (const PieceRun& run : Intersect(piece, whole)) {
+      std::memcpy(bytes.data() + run.to * element, data + run.from * element,
+                  static_cast<size_t>(run.count * element));
+    }
   }
 }
 
@@ -144,6 +188,9 @@ class PipelineCheckpointTest : public ::testing::Test {
       EXPECT_OK(training.program.fill_pieces(&pieces));
       MutexLock lock(&mutex_);
       Add(pieces, all);
+      for (const auto& [name, item] : training.program.items) {
+        (*all)[absl::StrCat("all ranks' ", name)] = item.save();
+      }
     };
     ModuleCheckpoint checkpoint(training.session, training.program, saving);
     int64_t step = 0;
@@ -370,7 +417,76 @@ TEST_F(PipelineCheckpointTest, SlicesGoOnAsSlicesOfOthersOrWithout) {
   }
 }
 
-TEST_F(PipelineCheckpointTest, TheHooksErrorsGoOnWhereStagesAreTheSame) {
+TEST_F(PipelineCheckpointTest, PartsAlongTpGoOnAsThoseOfAnyMesh) {
+  for (const int zero : {0, 1}) {
+    PipelineProgram program = DividedMlp("pp=2,dp=*,tp=2");
+    program.options.ddp.zero = zero;
+    program.options.ddp.skip_non_finite = true;
+    program.options.ddp.terms.commit_vote = true;
+    program.options.loss_scaling = LossScaling();
+    program.options.loss_scaling->growth_every = 3;
+    JobRun run;
+    run.ranks = 8;
+    const Ended whole = Train(program, run);
+    ExpectEnded(whole, 2);
+    const Everything& saved = whole.saved.at(kSaved);
+    EXPECT_EQ(saved.at("exp_avg of divided1.up.weight after 5").size(),
+              Divided::kInner * kWidth * sizeof(double));
+    EXPECT_EQ(saved.count("all ranks' .loss_scale"), 1);
+    struct Case {
+      std::string mesh;
+      int ranks;
+      int zero;
+    };
+    for (const Case& one : std::vector<Case>{{"pp=2,dp=*,tp=2", 8, zero},
+                                             {"pp=2,dp=*,tp=3", 6, 1 - zero},
+                                             {"pp=1,dp=*,tp=2", 4, zero},
+                                             {"pp=1,dp=*", 1, 0}}) {
+      SCOPED_TRACE(absl::StrCat("zero=", zero, " to ", one.mesh, " of ",
+                                one.ranks, ", zero=", one.zero));
+      PipelineProgram other = program;
+      other.options.mesh = one.mesh;
+      other.options.ddp.zero = one.zero;
+      other.options.ddp.terms.checkpoint_every = 0;
+      run.ranks = one.ranks;
+      run.resume = whole.reports[0].checkpoint_id;
+      ExpectWentOn(whole, Train(other, run),
+                   one.ranks == 8 ? kBits : kOtherSums);
+    }
+  }
+}
+
+TEST_F(PipelineCheckpointTest, TheHooksErrorsOfPartsGoOnWithTheirElements) {
+  PipelineProgram program = DividedMlp("pp=2,dp=*,tp=2");
+  program.options.hook = "powersgd(start_step=2,rank=2)";
+  JobRun run;
+  run.ranks = 8;
+  const Ended whole = Train(program, run);
+  ExpectEnded(whole, 2);
+  program.options.ddp.terms.checkpoint_every = 0;
+  run.resume = whole.reports[0].checkpoint_id;
+  ExpectWentOn(whole, Train(program, run), kBits);
+  for (const auto& [mesh, ranks] : std::vector<std::pair<std::string, int>>{
+           {"pp=2,dp=*,tp=2", 4}, {"pp=1,dp=*,tp=2", 4}}) {
+    SCOPED_TRACE(absl::StrCat(mesh, " of ", ranks));
+    program.options.mesh = mesh;
+    run.ranks = ranks;
+    ExpectWentOn(whole, Train(program, run), kOtherSums);
+  }
+  // Other parts have no factors, and the same errors.
+  program.options.mesh = "pp=2,dp=*,tp=3";
+  run.ranks = 6;
+  testing::internal::CaptureStderr();
+  const Ended anew = Train(program, run);
+  const std::string log = testing::internal::GetCapturedStderr();
+  ExpectEnded(anew, 0);
+  EXPECT_THAT(log, HasSubstr("hook_state_cut"));
+  EXPECT_THAT(log, HasSubstr("q of divided0.up.weight"));
+  EXPECT_THAT(log, Not(HasSubstr("hook_state_dropped")));
+  EXPECT_THAT(log, Not(HasSubstr("q of block0"))) << "all ranks have all of it";
+}
+
+TEST_F(PipelineCheckpointTest, TheHooksErrorsGoOnOnAnyStagesAndReplicas) {
   PipelineProgram program = CountedMlp("pp=2,dp=*");
   program.options.hook = "powersgd(start_step=2,rank=2)";
   const Ended whole = Train(program, {});
@@ -384,13 +500,13 @@ TEST_F(PipelineCheckpointTest, TheHooksErrorsGoOnWhereStagesAreTheSame) {
     run.ranks = ranks;
     ExpectWentOn(whole, Train(program, run), kExact);
   }
-  // On other stages they begin anew.
-  run.ranks = 4;
-  program.options.mesh = "pp=4,dp=*";
-  const Ended anew = Train(program, run);
-  ExpectEnded(anew, 0);
-  ASSERT_FALSE(anew.losses.empty());
-  EXPECT_NE(anew.losses.back(), whole.losses.back()) << "it can tell";
+  for (const auto& [mesh, ranks] : std::vector<std::pair<std::string, int>>{
+           {"pp=4,dp=*", 4}, {"pp=1,dp=*", 2}}) {
+    SCOPED_TRACE(absl::StrCat(mesh, " of ", ranks));
+    program.options.mesh = mesh;
+    run.ranks = ranks;
+    ExpectWentOn(whole, Train(program, run), kExact);
+  }
 }
 
 TEST_F(PipelineCheckpointTest, TiedParametersAreFoundUnderEitherName) {

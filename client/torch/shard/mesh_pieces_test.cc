@@ -308,7 +308,9 @@ std::vector<TensorPiece> Described(const std::vector<PieceMemory>& pieces) {
 void ExpectValues(const PieceMemory& memory) {
   const TensorPiece& piece = memory.piece;
   if (piece.parameter[0] == '.') return;  // the groups' rates
-  if (piece.dtype == ElementType::kUInt8) EXPECT_EQ(*memory.data, 1);
+  if (piece.dtype == ElementType::kUInt8) {
+    EXPECT_EQ(*memory.data, 1);
+  }
   if (piece.dtype != ElementType::kFloat64) return;
   const auto* const values = reinterpret_cast<const double*>(memory.data);
   bool same = true;
