@@ -37,11 +37,19 @@ T Must(absl::StatusOr<T> value) {
 void OnTensorRanks(int size, bool sequence,
                    const std::function<void(const TensorRank&)>& body) {
   const auto world = InProcessWorld::Create(size, kSoon);
+  std::vector<std::unique_ptr<Communicator>> group;
+  for (int i = 0; i < size; ++i) group.push_back(world->MakeRank(i));
+  OnTensorRanks(std::move(group), sequence, body);
+}
+
+void OnTensorRanks(std::vector<std::unique_ptr<Communicator>> group,
+                   bool sequence,
+                   const std::function<void(const TensorRank&)>& body) {
+  const int size = static_cast<int>(group.size());
   std::vector<std::unique_ptr<HeldCommunicator>> communicators;
   std::vector<std::thread> threads;
-  for (int i = 0; i < size; ++i) {
-    communicators.push_back(
-        std::make_unique<HeldCommunicator>(world->MakeRank(i)));
+  for (auto& one : group) {
+    communicators.push_back(std::make_unique<HeldCommunicator>(std::move(one)));
     communicators.back()->Open();
   }
   for (int i = 0; i < size; ++i) {

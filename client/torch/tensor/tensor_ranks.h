@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "client/comm/communicator.h"
 #include "client/comm/held/held_communicator.h"
 #include "client/torch/tensor/mesh_dropout.h"
 #include "client/torch/tensor/parallel_attention.h"
@@ -35,6 +36,10 @@ struct TensorRank {
   TensorParallelPtr parallel;
 };
 void OnTensorRanks(int size, bool sequence,
+                   const std::function<void(const TensorRank&)>& body);
+// On the ranks of a group that is connected.
+void OnTensorRanks(std::vector<std::unique_ptr<Communicator>> group,
+                   bool sequence,
                    const std::function<void(const TensorRank&)>& body);
 
 // Returns how many collectives of a kind have been launched.
