@@ -66,6 +66,7 @@ class Search {
         schedules_(schedules),
         pipelines_(input.mesh.GroupsAlong(input.mesh.AxesOf({"pp"}))),
         exchanges_(input.mesh.GroupsAlong(input.mesh.AxesOf({"dp", "shard"}))),
+        partners_(input.mesh.GroupsAlong(input.mesh.AxesOf({"tp"}))),
         places_(input.ranks.size()),
         waits_(static_cast<int>(input.ranks.size())) {}
 
@@ -90,6 +91,7 @@ class Search {
     for (const std::vector<int>& ranks : pipelines_) AddTransfers(ranks);
     for (const std::vector<int>& ranks : exchanges_) AddExchanges(ranks);
     for (const std::vector<int>& ranks : pipelines_) AddEnds(ranks);
+    for (const std::vector<int>& ranks : partners_) AddPartners(ranks);
     result_.waits_for = waits_.Lowest(Explanation::kMaxWaits);
     NameHolders();
     return std::move(result_);
@@ -291,9 +293,36 @@ class Search {
     WaitForLate(begun, waiters);
   }
 
+  // `ranks` divide each layer among them: none ends a pass before all are in
+  // it. Which of those that are holds up the others, places do not show, unless
+  // it is silent.
+  void AddPartners(const std::vector<int>& ranks) {
+    for (const int rank : ranks) {
+      if (!Known(rank) || AtEnd(rank) || At(rank).silent ||
+          waits_.Waits(rank) ||
+          !IsCompute(ActionAt(rank, At(rank).action).kind)) {
+        continue;
+      }
+      const Progress own = ProgressOf(rank);
+      Progress least = own;
+      int late = rank;
+      for (const int other : ranks) {
+        if (!Of(other).live || At(other).unfollowed) continue;
+        const Progress progress = ProgressOf(other);
+        const bool stopped = progress == least && At(other).silent;
+        if (progress < least || (stopped && late == rank)) {
+          late = other;
+          least = progress;
+        }
+      }
+      Wait(rank, late);
+    }
+  }
+
   void NameHolders() {
     NoteMoves(pipelines_);
     NoteMoves(exchanges_);
+    NoteMoves(partners_);
     const auto waiters = waits_.DirectWaiters([this](int rank) {
       return Of(rank).place.has_value() ? Of(rank).place->in_it
                                         : absl::ZeroDuration();
@@ -413,6 +442,7 @@ class Search {
   // By number of their lists.
   const std::vector<std::vector<int>> pipelines_;
   const std::vector<std::vector<int>> exchanges_;
+  const std::vector<std::vector<int>> partners_;
   std::vector<AtLeast> places_;
   WaitGraph waits_;
   Explanation result_;

@@ -66,8 +66,10 @@ struct Explanation {
   // waits for the rank of its send, unless that has passed it; a send that is
   // full for its receiver; a rank at the end of its list for the ranks of its
   // stage in the other pipelines, with which it exchanges gradients, and when
-  // they have come there too, for those of its own that have not. One whose
-  // place is of a schedule that is not known waits for none, and none for it.
+  // they have come there too, for those of its own that have not; a rank in a
+  // pass for one of those along tp that is not in it yet, or is silent in it.
+  // One whose place is of a schedule that is not known waits for none, and none
+  // for it.
   std::vector<std::vector<int>> waits_for;
   // By rank: what it is in, "2F7"; "between steps"; empty: not known. Of a rank
   // that is silent this follows from the messages that others have of it.

@@ -20,6 +20,7 @@
 namespace coxswain::pipeline {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -410,6 +411,45 @@ TEST(ExplainTest, ARankThatHasNotBegunIsNamedAsSuch) {
 }
 
 // Half of the ranks of each stage have come to their end.
+// Ranks 0 to 7 are (pp 0, dp 0, tp 0), (pp 0, dp 0, tp 1), ...: all but the
+// partner of rank 0 have come as far as they can in the second step.
+TEST(ExplainTest, ARankInAPassWaitsForItsPartnerThatIsNotInIt) {
+  Job job("1f1b", "pp=2,dp=2,tp=2", 2, 1);
+  const auto put = [&](int rank, int64_t step, int action) {
+    job.place(rank).step = step;
+    job.place(rank).action = action;
+  };
+  const int end = static_cast<int>(job.list(0).size());
+  for (int rank = 0; rank < job.size(); ++rank) put(rank, 1, 0);
+  put(1, 0, end);
+  ASSERT_EQ(ToString(job.action(0)), "0F0");
+  const Explanation found = job.Explain();
+  EXPECT_THAT(found.waits_for[0], ElementsAre(1));
+  EXPECT_THAT(found.waits_for[4], ElementsAre(0));
+  EXPECT_THAT(found.waits_for[5], ElementsAre(1));
+  const Holder* const holder = found.HolderOf(1);
+  ASSERT_NE(holder, nullptr);
+  EXPECT_EQ(found.HolderOf(0), nullptr);
+  EXPECT_THAT(holder->sentence,
+              AllOf(HasSubstr("rank 1 (pp 0, dp 0, tp 1) has been between "
+                              "steps for 34s; "),
+                    HasSubstr("3 ranks wait for it, 2 of them directly")));
+}
+
+TEST(ExplainTest, OfPartnersInOnePassASilentOneIsWaitedFor) {
+  Job job("1f1b", "pp=2,tp=2", 2, 1);
+  Explanation found = job.Explain();
+  // Either may hold up the other.
+  EXPECT_EQ(found.holders.size(), 2u);
+  job.known(1).silence = kLong;
+  found = job.Explain();
+  ASSERT_EQ(found.holders.size(), 1u);
+  EXPECT_EQ(found.holders[0].rank, 1);
+  EXPECT_EQ(found.holders[0].action, "0F0");
+  EXPECT_EQ(found.holders[0].waiters, 3);
+  EXPECT_THAT(found.waits_for[0], ElementsAre(1));
+}
+
 TEST(ExplainTest, ThousandsThatWaitForThousandsAreCounted) {
   Job job("1f1b", "pp=2,dp=2000", 2, 1);
   for (int rank = 0; rank < job.size(); ++rank) {
