@@ -87,7 +87,10 @@ std::vector<PipelineEnd> PipelineJob::Run(
       const auto train = [&]() -> absl::Status {
         COXSWAIN_ASSIGN_OR_RETURN(
             const std::unique_ptr<Pipeline> pipeline,
-            Pipeline::Create(*session, own.model, own.loss, own.options));
+            own.mesh_loss
+                ? Pipeline::Create(*session, own.model, own.mesh_loss,
+                                   own.options)
+                : Pipeline::Create(*session, own.model, own.loss, own.options));
         const std::vector<Tensor> parameters = pipeline->module()->parameters();
         const auto optimizer = own.make_optimizer
                                    ? own.make_optimizer(parameters)

@@ -29,6 +29,8 @@ using ValuesByName = std::map<std::string, ::torch::Tensor>;
 struct PipelineProgram {
   PipelineModel model;
   PipelineLoss loss;
+  // If set: in place of it.
+  MeshLoss mesh_loss;
   PipelineOptions options;
   // Returns a micro-batch by its number in the data of this index, with all
   // that any rank has of it.
