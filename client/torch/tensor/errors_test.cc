@@ -105,26 +105,30 @@ TEST(WrongUseTest, ActivationsThatDoNotFitEndThePassesOfAllRanks) {
     linear.out_features = out;
     return linear;
   };
-  ExpectRefused(false, "a column-parallel linear layer got an input of",
-                [&](const TensorRank& rank, bool wrong) {
-                  const auto layer = ColumnParallelLinear::Create(
-                      rank.parallel, options(8, 6));
-                  ASSERT_OK(layer);
-                  const Tensor x = ::torch::ones({2, 4, wrong ? 7 : 8});
-                  const Tensor y = (*layer)->forward(x.requires_grad_());
-                  EXPECT_EQ(y.size(-1), 3);
-                  y.sum().backward();
-                });
-  ExpectRefused(false, "a row-parallel linear layer got an input of",
-                [&](const TensorRank& rank, bool wrong) {
-                  const auto layer =
-                      RowParallelLinear::Create(rank.parallel, options(8, 6));
-                  ASSERT_OK(layer);
-                  (*layer)
-                      ->forward(::torch::ones({2, 4, wrong ? 8 : 4}))
-                      .sum()
-                      .backward();
-                });
+  for (const bool sequence : {false, true}) {
+    ExpectRefused(
+        sequence, "a column-parallel linear layer got an input of",
+        [&](const TensorRank& rank, bool wrong) {
+          const auto layer =
+              ColumnParallelLinear::Create(rank.parallel, options(8, 6));
+          ASSERT_OK(layer);
+          const Tensor x = ::torch::ones({2, 4, wrong ? 7 : 8});
+          const Tensor y = (*layer)->forward(x.requires_grad_());
+          EXPECT_EQ(y.sizes(), at::IntArrayRef({2, sequence ? 8 : 4, 3}));
+          y.sum().backward();
+        });
+    ExpectRefused(
+        sequence, "a row-parallel linear layer got an input of",
+        [&](const TensorRank& rank, bool wrong) {
+          const auto layer =
+              RowParallelLinear::Create(rank.parallel, options(8, 6));
+          ASSERT_OK(layer);
+          const Tensor y =
+              (*layer)->forward(::torch::ones({2, 4, wrong ? 8 : 4}));
+          EXPECT_EQ(y.sizes(), at::IntArrayRef({2, sequence ? 2 : 4, 6}));
+          y.sum().backward();
+        });
+  }
   ExpectRefused(
       true, "of which 2 ranks can have the same number",
       [&](const TensorRank& rank, bool wrong) {

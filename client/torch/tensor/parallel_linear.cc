@@ -43,6 +43,13 @@ absl::StatusOr<EvenRange> FeaturesOfRank(absl::string_view layer,
   return range;
 }
 
+// Returns what takes the place of a refused input's products. It still goes
+// through the layer's collective, which after an error moves nothing, and gives
+// it the length that the result has where the sequence is divided.
+Tensor ZerosFor(const Tensor& input, int64_t features, const Tensor& weight) {
+  return TensorParallel::Zeros(WithFeatures(input, features), weight.options());
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ColumnParallelLinear>>
@@ -74,11 +81,7 @@ ColumnParallelLinear::ColumnParallelLinear(TensorParallelPtr parallel,
 
 Tensor ColumnParallelLinear::forward(const Tensor& input) {
   if (!HasFeatures(kColumn, input, in_features_, *parallel_)) {
-    std::vector<int64_t> sizes = WithFeatures(input, weight_.size(0));
-    if (parallel_->sequence() && sizes.size() >= 2) {
-      sizes[sizes.size() - 2] *= parallel_->size();
-    }
-    return parallel_->Zeros(sizes, weight_.options());
+    return CopyToParallel(ZerosFor(input, weight_.size(0), weight_), parallel_);
   }
   return ::torch::nn::functional::linear(CopyToParallel(input, parallel_),
                                          weight_, bias_);
@@ -112,11 +115,8 @@ RowParallelLinear::RowParallelLinear(TensorParallelPtr parallel,
 
 Tensor RowParallelLinear::forward(const Tensor& input) {
   if (!HasFeatures(kRow, input, weight_.size(1), *parallel_)) {
-    std::vector<int64_t> sizes = WithFeatures(input, out_features_);
-    if (parallel_->sequence() && sizes.size() >= 2) {
-      sizes[sizes.size() - 2] /= parallel_->size();
-    }
-    return parallel_->Zeros(sizes, weight_.options());
+    return ReduceFromParallel(ZerosFor(input, out_features_, weight_),
+                              parallel_);
   }
   const Tensor sum = ReduceFromParallel(
       ::torch::nn::functional::linear(input, weight_), parallel_);
