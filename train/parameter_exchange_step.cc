@@ -75,7 +75,8 @@ schedule::Vote ParameterExchange::VoteOfAverages() const {
 
 std::string ParameterExchange::NonFinite() const {
   return WhyNotFinite(
-      *hook_, *reducer_, communicator_.rank(), [this](size_t i) {
+      *hook_, *reducer_, absl::StrCat("rank ", communicator_.rank()),
+      [this](size_t i) {
         const Span average = reducer_->GradientView(static_cast<int>(i));
         return Measure(average).non_finite == 0;
       });

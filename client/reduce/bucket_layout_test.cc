@@ -1,6 +1,9 @@
 #include "client/reduce/bucket_layout.h"
 
+#include <algorithm>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "base/status_matchers.h"
 
@@ -99,6 +102,46 @@ TEST(BucketPlanTest, LateOnesHaveTheLastBucketsToThemselves) {
                        PlanBuckets(options, parameters, {1, 0, 4, 2, 3}));
   EXPECT_THAT(Members(buckets[0]), ElementsAre(0));
   EXPECT_THAT(Members(buckets[2]), ElementsAre(1, 4));
+}
+
+// Whatever the other parameters' sizes, and the order of gradients.
+TEST(BucketPlanTest, SeparateOnesHaveBucketsThatDependOnThemAlone) {
+  const auto plan = [](int64_t others, const std::vector<int>& order,
+                       const std::set<std::string>& late) {
+    const std::vector<ParameterSpec> parameters = {
+        Parameter("a", others), Parameter("norm1", 10), Parameter("b", others),
+        Parameter("norm2", 10), Parameter("c", others), Parameter("norm3", 10)};
+    BucketPlanOptions options = {40, 80};
+    options.separate_parameters = {"norm1", "norm2", "norm3"};
+    options.late_parameters = late;
+    std::vector<std::vector<int>> separate;
+    ASSERT_OK_AND_ASSIGN(const auto buckets,
+                         PlanBuckets(options, parameters, order));
+    int last_place = -1;
+    for (const Bucket& bucket : buckets) {
+      const std::vector<int> members = Members(bucket);
+      int place = -1;
+      for (const int member : members) {
+        EXPECT_EQ(member % 2, members[0] % 2) << "a bucket of both kinds";
+        const auto at = std::find(order.begin(), order.end(), member);
+        place = std::max(place, static_cast<int>(at - order.begin()));
+      }
+      if (members[0] % 2 == 1) separate.push_back(members);
+      // None waits for one that is numbered after it.
+      if (late.empty() && !order.empty()) EXPECT_LT(last_place, place);
+      last_place = place;
+    }
+    EXPECT_THAT(separate, ElementsAre(ElementsAre(5, 3), ElementsAre(1)));
+  };
+  for (const std::set<std::string>& late :
+       {std::set<std::string>(),
+        std::set<std::string>{"b", "norm1", "norm2", "norm3"}}) {
+    for (const int64_t others : {4, 10, 1000}) {
+      plan(others, {}, late);
+      plan(others, {5, 4, 3, 2, 1, 0}, late);
+      plan(others, {1, 0, 4, 3, 2, 5}, late);
+    }
+  }
 }
 
 TEST(BucketPlanTest, ScalarsAndEmptyTensorsHaveASlot) {

@@ -130,7 +130,7 @@ bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
 }
 
 std::string WhyNotFinite(
-    const Hook& hook, const Reducer& reducer, int rank,
+    const Hook& hook, const Reducer& reducer, absl::string_view rank,
     const std::function<bool(size_t parameter)>& is_finite) {
   constexpr size_t kNamed = 4;
   std::vector<std::string> found;
@@ -152,7 +152,7 @@ std::string WhyNotFinite(
   return absl::StrCat(
       "not finite: ", elements, " elements of the averages of ",
       found.empty() ? "other ranks' slices" : absl::StrJoin(found, ", "),
-      ", as rank ", rank, " sees them");
+      ", as ", rank, " sees them");
 }
 
 }  // namespace coxswain

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/reduce/averager.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/reducer.h"
@@ -40,9 +41,10 @@ bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
 
 // Returns why all ranks skip a finished step whose averages are not finite:
 // names the gradients that the hook has found, or the averages for which
-// `is_finite` returns false. Empty if there are none.
+// `is_finite` returns false, as `rank` sees them: "rank 1". Empty if there are
+// none.
 std::string WhyNotFinite(
-    const Hook& hook, const Reducer& reducer, int rank,
+    const Hook& hook, const Reducer& reducer, absl::string_view rank,
     const std::function<bool(size_t parameter)>& is_finite);
 
 }  // namespace coxswain

@@ -322,6 +322,11 @@ TEST(ReducerStagesTest, NamesOfNoParameterAreRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("late_parameters has \"tide\"")));
   options.buckets.late_parameters.clear();
+  options.buckets.separate_parameters = {"no"};
+  EXPECT_THAT(Reducer::Create(options, Of(0), &hook, &alone),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("separate_parameters has \"no\"")));
+  options.buckets.separate_parameters.clear();
   options.buckets.uncounted_parameters = {"none"};
   EXPECT_THAT(Reducer::Create(options, Of(0), &hook, &alone),
               StatusIs(absl::StatusCode::kInvalidArgument,

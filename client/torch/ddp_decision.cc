@@ -39,9 +39,11 @@ absl::Status DistributedDataParallel::CheckVote(bool apply) const {
 }
 
 std::string DistributedDataParallel::NonFinite() const {
-  std::string found =
-      WhyNotFinite(*hook_, *reducer_, communicator_->rank(),
-                   [this](size_t i) { return AverageIsFinite(i); });
+  const std::string rank = options_.rank_name.empty()
+                               ? absl::StrCat("rank ", communicator_->rank())
+                               : options_.rank_name;
+  const std::string found = WhyNotFinite(
+      *hook_, *reducer_, rank, [this](size_t i) { return AverageIsFinite(i); });
   if (!found.empty()) return found;
   // Which other ranks count, whose own may be finite.
   const std::vector<ParameterSpec>& parameters = reducer_->parameters();
@@ -53,7 +55,8 @@ std::string DistributedDataParallel::NonFinite() const {
       continue;
     }
     return absl::StrCat("not finite: the average of \"", name,
-                        "\", which each rank along tp has");
+                        "\", which each rank along tp has, as ", rank,
+                        " sees it");
   }
   return "";
 }

@@ -120,11 +120,14 @@ absl::Status FollowMesh(Session& session,
   const int shards = mesh.extent("shard");
   // Ranks and mesh may be others than those of an earlier generation.
   options->reducer.counts_in_norm.reset();
+  options->rank_name.clear();
   if (mesh.extent("pp") > 1 || mesh.extent("tp") > 1) {
     // Of those with the same part of the model the first one counts.
     const MeshAxes data = mesh.AxesOf({"dp", "shard"});
     options->reducer.counts_in_norm =
         mesh.GroupOf(session.rank(), data)[0] == session.rank();
+    options->rank_name = absl::StrCat(
+        "rank ", session.rank(), InParentheses(mesh.Describe(session.rank())));
   }
   HybridGroups& hybrid = options->reducer.hybrid;
   if (options->zero == 0) {

@@ -102,6 +102,10 @@ struct DistributedDataParallelOptions {
   std::function<std::unique_ptr<::torch::optim::Optimizer>(
       const ::torch::Tensor&)>
       overlapped_optimizer;
+  // This rank in words, for reasons of votes: "rank 5 (pp 1, dp 0, tp 1)". Set
+  // by FollowSession where the wrapper's ranks are not those of the job; empty:
+  // its communicator's.
+  std::string rank_name;
   // Names of the trainable parameters that ranks along tp have whole, each of
   // them: what other ranks than this wrapper's have, too, and the same bits.
   // Their checksum is a ticket's replicated_checksum. Empty: there are none

@@ -117,9 +117,9 @@ TEST(PipelineJobTest, ARankThatLeavesAMicroBatchOutIsNamed) {
       EXPECT_THAT(
           end.status.message(),
           AllOf(HasSubstr(absl::StrCat("a step of ", one.count,
-                                       " micro-batches on rank 0 (pp 0)")),
+                                       " micro-batches on rank 0 (pp 0, dp 0)")),
                 HasSubstr(absl::StrCat("a step of ", one.count - 1,
-                                       " micro-batches on rank 2 (pp 1)"))));
+                                       " micro-batches on rank 2 (pp 1, dp 0)"))));
     }
   }
 }
@@ -139,7 +139,7 @@ TEST(PipelineJobTest, ARankThatEvaluatesInAStepIsNamed) {
   for (const PipelineEnd& end : ends) {
     EXPECT_FALSE(end.status.ok());
     EXPECT_THAT(end.status.message(),
-                HasSubstr("an evaluation of 4 micro-batches on rank 1 (pp 1)"));
+                HasSubstr("an evaluation of 4 micro-batches on rank 1 (pp 1, dp 0)"));
   }
 }
 

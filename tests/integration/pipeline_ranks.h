@@ -53,6 +53,10 @@ struct PipelineEnd {
   ValuesByName values;
   std::vector<double> losses;  // of all steps, on the last stage
   int64_t taken = 0;           // micro-batches
+  int data_index = 0;
+  // Which parts the values are of what tp divides, and what it does not.
+  ParameterBoxes boxes;
+  std::vector<std::string> replicated;
 };
 
 // Returns Adam over these parameters.
@@ -109,8 +113,9 @@ using Windows = std::vector<std::vector<int>>;
 OneProcess InOneProcess(const PipelineProgram& program, const Windows& windows,
                         double max_norm = 0);
 
-// Fails the test unless each rank's values are these, but for so much of the
-// largest element; 0: bit for bit. And all of them are on some rank.
+// Fails the test unless each rank's values are these, or its parts of them, but
+// for so much of the largest element; 0: bit for bit. And all of them are on
+// some rank.
 void ExpectValues(const std::vector<PipelineEnd>& ends,
                   const ValuesByName& expected, double tolerance);
 

@@ -15,6 +15,8 @@
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/pipeline/pipeline_options.h"
 #include "client/torch/pipeline/rank_layers.h"
+#include "client/torch/tensor/initial_values.h"
+#include "client/torch/tensor/parallel_linear.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -191,6 +193,149 @@ TEST(RankLayersTest, ATieWithAnotherRankIsShared) {
   EXPECT_EQ((*layers)->TrainedAlone(1).size(), 3u);
 }
 
+// ---- layers that tp divides ----
+
+PipelineLayer Column(const std::string& name, int64_t in, int64_t out) {
+  return MeshLayerOf(name, [in, out](const LayerContext& context) {
+    ParallelLinearOptions options;
+    options.in_features = in;
+    options.out_features = out;
+    return ColumnParallelLinear::Create(context.parallel, options);
+  });
+}
+
+PipelineLayer Row(const std::string& name, int64_t in, int64_t out) {
+  return MeshLayerOf(name, [in, out](const LayerContext& context) {
+    ParallelLinearOptions options;
+    options.in_features = in;
+    options.out_features = out;
+    return RowParallelLinear::Create(context.parallel, options);
+  });
+}
+
+PipelineModel DividedLayers() {
+  PipelineModel model;
+  model.layers = {Linear("in", 3, 5), Column("up", 5, 9), Row("down", 9, 5),
+                  Linear("out", 5, 3)};
+  model.seed = 7;
+  model.initial_values = UsualInitialValues;
+  return model;
+}
+
+TEST(DividedModelTest, IsDescribedAsTheWholeModel) {
+  for (const int tp : {1, 2, 3}) {
+    const auto described = Describe(DividedLayers(), tp);
+    ASSERT_OK(described);
+    const ParameterSpec& up = described->parameters[2];
+    EXPECT_EQ(up.name, "up.weight");
+    EXPECT_THAT(up.shape, ElementsAre(9, 5));
+    EXPECT_THAT(described->parameters[4].shape, ElementsAre(5, 9));
+    EXPECT_THAT(described->elements, ElementsAre(20, 54, 50, 18));
+    std::vector<std::string> divided;
+    for (const auto& [name, box] : described->boxes) divided.push_back(name);
+    if (tp == 1) {
+      EXPECT_THAT(divided, ElementsAre());
+      continue;
+    }
+    EXPECT_THAT(divided, ElementsAre("down.weight", "up.bias", "up.weight"));
+    EXPECT_THAT(described->boxes.at("up.weight").box.end,
+                ElementsAre((9 + tp - 1) / tp, 5));
+  }
+}
+
+TEST(DividedModelTest, BeginsWithTheBitsOfTheWholeModel) {
+  const PipelineModel model = DividedLayers();
+  const auto whole = RankLayers::Make(model, Cut("0-3", 1), {0});
+  ASSERT_OK(whole);
+  EXPECT_TRUE((*whole)->boxes().empty());
+  EXPECT_TRUE((*whole)->replicated().empty());
+  const auto expected = (*whole)->module()->named_parameters();
+  const auto part =
+      RankLayers::Make(model, Cut("0-1,2-3", 2), {0, 1}, ContextOfOne(2));
+  ASSERT_OK(part);
+  for (const auto& item : (*part)->module()->named_parameters()) {
+    Tensor value = expected[item.key()];
+    const auto box = (*part)->boxes().find(item.key());
+    if (box != (*part)->boxes().end()) {
+      for (size_t d = 0; d < box->second.shape.size(); ++d) {
+        value = value.slice(static_cast<int64_t>(d), box->second.box.begin[d],
+                            box->second.box.end[d]);
+      }
+    }
+    EXPECT_TRUE(item.value().equal(value)) << item.key();
+  }
+  EXPECT_GT(expected["up.weight"].abs().max().item<double>(), 0);
+}
+
+TEST(DividedModelTest, WhatIsWholeOnEachRankIsKnown) {
+  const auto replicated = [](const RankLayers& layers) {
+    std::vector<std::string> names;
+    for (const RankLayers::Replicated& one : layers.replicated()) {
+      names.push_back(one.name);
+    }
+    return names;
+  };
+  for (const bool sequence : {false, true}) {
+    const auto layers = RankLayers::Make(DividedLayers(), Cut("0-1,2-3", 2),
+                                         {0}, ContextOfOne(2, sequence));
+    ASSERT_OK(layers);
+    EXPECT_THAT(replicated(**layers), ElementsAre("in.weight", "in.bias"));
+    // With the sequence divided other ranks have parts of their gradients.
+    EXPECT_EQ((*layers)->late().count("in.weight"), sequence ? 1u : 0u);
+    EXPECT_EQ((*layers)->late().count("up.weight"), 0u);
+    EXPECT_EQ((*layers)->TrainedAlone(0).size(), sequence ? 2u : 4u);
+  }
+}
+
+TEST(DividedModelTest, WhatItLacksIsNamed) {
+  const auto expect = [](const PipelineModel& model, int tp,
+                         const std::string& why) {
+    EXPECT_THAT(Describe(model, tp), StatusIs(kInvalid, HasSubstr(why)));
+  };
+  PipelineModel model = DividedLayers();
+  model.initial_values = nullptr;
+  // One rank trains the same values as several.
+  for (const int tp : {1, 2}) {
+    expect(model, tp, "layer \"up\" is made for a mesh");
+    EXPECT_THAT(MakeLayer(model, 1, ContextOfOne(tp)),
+                StatusIs(kInvalid, HasSubstr("set the model's initial_v")));
+  }
+  model = DividedLayers();
+  model.seed.reset();
+  expect(model, 1, "are made of the model's seed");
+  model = FourLayers();
+  EXPECT_OK(Describe(model, 2));
+  model.seed.reset();
+  EXPECT_OK(Describe(model, 1));
+  expect(model, 2, "without a seed on a mesh with tp=2");
+  model = DividedLayers();
+  model.layers[0].make_on_mesh = model.layers[1].make_on_mesh;
+  expect(model, 2, "has `make` and `make_on_mesh`");
+  model = DividedLayers();
+  model.layers[1] = Column("up", 5, 1);
+  expect(model, 2, "layer \"up\": ");
+  model = DividedLayers();
+  model.layers[1].make_on_mesh = [](const LayerContext&) { return nullptr; };
+  expect(model, 2, "layer \"up\" made no module");
+  // Rows of one, columns of the other.
+  model = DividedLayers();
+  model.layers[1] = Column("up", 9, 5);
+  model.ties = {{"up.weight", "down.weight"}};
+  EXPECT_OK(Describe(model, 1));
+  expect(model, 2, "ranks along tp have another part of the one");
+}
+
+TEST(DividedModelTest, ACollectiveOfADescriptionIsAnError) {
+  const LayerContext context = ContextOfOne(2);
+  const auto module = MakeLayer(DividedLayers(), 2, context);
+  ASSERT_OK(module);
+  (void)DividedLayers().layers[2].forward(module->get(),
+                                          {::torch::ones({1, 5})});
+  EXPECT_THAT(context.parallel->TakeError(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("made for a description only")));
+}
+
 // ---- jobs ----
 
 PipelineOptions TwoStages() {
@@ -260,6 +405,40 @@ TEST(DescribePipelineJobTest, WhatDoesNotFitIsRefused) {
   options = TwoStages();
   options.ddp.reducer.find_unused_parameters = true;
   expect(options, "find_unused_parameters with a pipeline");
+}
+
+TEST(DescribePipelineJobTest, HasWhatTpDivides) {
+  PipelineOptions options = TwoStages();
+  const auto tensor = [&](const PipelineModel& model) {
+    const auto manifest = DescribeJob(model, options);
+    EXPECT_OK(manifest);
+    EXPECT_EQ(manifest->parameters[2].count(), 45);
+    const auto found = manifest->settings.find("tensor");
+    return found == manifest->settings.end() ? "" : found->second;
+  };
+  EXPECT_EQ(tensor(DividedLayers()), "");
+  options.mesh = "pp=2,dp=*,tp=2";
+  const std::string divided = tensor(DividedLayers());
+  EXPECT_THAT(divided, HasSubstr("3 parameters, "));
+  options.sequence = true;
+  EXPECT_THAT(tensor(DividedLayers()), HasSubstr("and the sequence, "));
+  options.sequence = false;
+  PipelineModel other = DividedLayers();
+  other.layers[1] = Row("up", 5, 9);
+  other.layers[2] = Column("down", 9, 5);
+  EXPECT_NE(tensor(other), divided);
+
+  const auto expect = [&](const std::string& why) {
+    EXPECT_THAT(DescribeJob(DividedLayers(), options),
+                StatusIs(kInvalid, HasSubstr(why)));
+  };
+  options.mesh = "dp=2,tp=*";
+  expect("leaves the size of tp open");
+  options.mesh = "dp=*,tp=2";
+  options.ddp.reducer.max_norm = 1;
+  expect("max_norm with tp=2");
+  options.ddp.terms.commit_vote = true;
+  EXPECT_OK(DescribeJob(DividedLayers(), options));
 }
 
 TEST(DescribePipelineJobTest, EachRankHasParameters) {

@@ -40,7 +40,9 @@ struct PipelineOptions {
   // have sizes; empty is one rank with all stages.
   std::string mesh;
   // Whether what lies between the layers that tp divides is divided along the
-  // sequence (TensorParallelOptions::sequence).
+  // sequence (TensorParallelOptions::sequence). Parameters that each rank along
+  // tp has whole are then used on its own part of the sequence, and nowhere
+  // else: their gradients are summed up.
   bool sequence = false;
   // Lets the ranks of a group along tp be on several hosts; otherwise that is
   // FAILED_PRECONDITION, with the bytes that would travel between them.

@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -175,13 +176,18 @@ void RankLayers::Register() {
 
 void RankLayers::FindReplicated() {
   if (context_.parallel->size() == 1) return;
+  // The seconds of ties within this rank are other names of the first ones.
+  const auto named = module_->named_parameters();
+  for (auto box = boxes_.begin(); box != boxes_.end();) {
+    box = named.contains(box->first) ? std::next(box) : boxes_.erase(box);
+  }
   const bool sequence = context_.parallel->sequence();
-  for (const NamedTensor& named : TrainableParameters(*module_)) {
-    if (boxes_.count(named.name) > 0) continue;
-    replicated_.push_back({named.name, named.tensor});
+  for (const NamedTensor& one : TrainableParameters(*module_)) {
+    if (boxes_.count(one.name) > 0) continue;
+    replicated_.push_back({one.name, one.tensor});
     // Completed by the ranks along tp together.
-    if (sequence && late_.insert(named.name).second) {
-      of_late_.push_back(named.tensor);
+    if (sequence && late_.insert(one.name).second) {
+      of_late_.push_back(one.tensor);
     }
   }
 }
