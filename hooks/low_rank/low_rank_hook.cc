@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "hooks/allreduce.h"
 #include "hooks/device/device_exchange.h"
@@ -291,14 +292,11 @@ absl::Status LowRankHook::LoadError(const StateTensor& saved, int share,
 }
 
 std::map<std::string, int> LowRankHook::Owners(int world_size) const {
-  std::vector<const ParameterSpec*> with_error;
-  for (const ErrorSource& source : ErrorSources()) {
-    with_error.push_back(source.parameter);
-  }
-  const std::vector<int> ranks = ShardOwners(with_error, world_size);
   std::map<std::string, int> owners;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    owners[with_error[i]->name] = ranks[i];
+  for (const ErrorSource& source : ErrorSources()) {
+    const std::string& parameter = source.parameter->name;
+    owners[parameter] = static_cast<int>(StableHash(parameter) %
+                                         static_cast<uint64_t>(world_size));
   }
   return owners;
 }

@@ -152,7 +152,10 @@ class LowRankHook : public Hook {
   absl::Status Load(const HookState& state, const Take& take);
   absl::Status LoadError(const StateTensor& saved, int share, Tensors& tensors);
   std::vector<ErrorSource> ErrorSources() const;
-  // Returns the rank that keeps each parameter's mean error, by name.
+  // Returns the rank that takes each parameter's mean error over, by name. It
+  // follows from the name alone: where ranks divide a model, other parameters
+  // lie beside one that all of them have, whose averages have the same bits on
+  // all of them.
   std::map<std::string, int> Owners(int world_size) const;
   void LogPoisoned() const;
   void LogSavings();

@@ -89,14 +89,18 @@ class Divided {
       for (int rank = 0; rank < axes_.dp; ++rank) {
         whole.push_back(LocalOf(rank, step));
       }
+      Gradients first = Zeros();
       for (Part& part : parts_) {
         std::vector<Gradients> local;
         for (const Gradients& one : whole) local.push_back(CutOf(one, part));
         Gradients averages = Zeros();
         Paste(part.world.Step(local), part, &averages);
-        // Of what several have, once.
-        for (size_t i = 0; i < averages.size(); ++i) {
-          if (part.index > 0 && model_[i].dimension < 0) continue;
+        if (part.index == 0) AddTo(first, averages);
+        for (const size_t i : part.numbers) {
+          if (part.index > 0 && model_[i].dimension < 0) {
+            EXPECT_EQ(averages[i], first[i]) << "what all have has equal bits";
+            continue;
+          }
           for (size_t j = 0; j < averages[i].size(); ++j) {
             sum[i][j] += averages[i][j];
           }
