@@ -1,33 +1,14 @@
 #include "examples/fashion_mnist/display.h"
 
-#include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "examples/progress/display.h"
 
 namespace coxswain::examples {
 namespace {
-
-constexpr int kBarWidth = 24;
-
-std::string Numbers(const StepEvent& event) {
-  return absl::StrFormat("step %d/%d  loss %.3f  %.0f images/s  %s/step",
-                         event.step, event.steps, event.loss,
-                         event.images_per_second,
-                         HumanBytes(event.bytes_sent_per_step));
-}
-
-std::string Bar(const StepEvent& event) {
-  const int64_t filled =
-      event.steps > 0 ? kBarWidth * event.step / event.steps : 0;
-  const auto width =
-      static_cast<size_t>(std::clamp<int64_t>(filled, 0, kBarWidth));
-  return absl::StrCat("[", std::string(width, '#'),
-                      std::string(kBarWidth - width, '.'), "]");
-}
 
 std::string Row(const ResultEvent& r) {
   const std::string bytes = r.compressed_steps > 0
@@ -43,41 +24,6 @@ std::string Row(const ResultEvent& r) {
 }
 
 }  // namespace
-
-std::string HumanBytes(double bytes) {
-  const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
-  size_t unit = 0;
-  while (bytes >= 1000 && unit + 1 < std::size(units)) {
-    bytes /= 1000;
-    ++unit;
-  }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
-}
-
-void ProgressDisplay::Begin(absl::string_view hook) {
-  hook_ = std::string(hook);
-  tenths_shown_ = 0;
-  drawn_ = false;
-}
-
-std::string ProgressDisplay::Show(const StepEvent& event) {
-  if (terminal_) {
-    drawn_ = true;
-    // Returns to the first column, and clears the rest of a longer line.
-    return absl::StrCat("\r", hook_, " ", Bar(event), " ", Numbers(event),
-                        "\x1b[K");
-  }
-  const int64_t tenths = event.steps > 0 ? 10 * event.step / event.steps : 0;
-  if (tenths <= tenths_shown_) return "";
-  tenths_shown_ = tenths;
-  return absl::StrCat(hook_, ": ", Numbers(event), "\n");
-}
-
-std::string ProgressDisplay::End() {
-  if (!drawn_) return "";
-  drawn_ = false;
-  return "\n";
-}
 
 std::string ResultTable(const std::vector<ResultEvent>& results) {
   std::string table = absl::StrFormat(

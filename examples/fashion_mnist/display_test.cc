@@ -13,7 +13,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 ResultEvent SomeResult() {
   ResultEvent result;
@@ -50,36 +49,6 @@ TEST(EventsTest, NonsenseIsAnError) {
                 StatusIs(absl::StatusCode::kInvalidArgument, Not(IsEmpty())))
         << line;
   }
-}
-
-TEST(ProgressDisplayTest, DrawsOverItselfOnATerminal) {
-  ProgressDisplay display(/*terminal=*/true);
-  display.Begin("bf16");
-  StepEvent event;
-  event.step = 5;
-  event.steps = 10;
-  const std::string text = display.Show(event);
-  EXPECT_THAT(text, StartsWith("\rbf16 [############............] step 5/10"));
-  EXPECT_THAT(text, Not(HasSubstr("\n")));
-  EXPECT_EQ(display.End(), "\n");
-}
-
-TEST(ProgressDisplayTest, PrintsTenPlainLinesElsewhere) {
-  ProgressDisplay display(/*terminal=*/false);
-  display.Begin("bf16");
-  int lines = 0;
-  for (int step = 1; step <= 1000; ++step) {
-    StepEvent event;
-    event.step = step;
-    event.steps = 1000;
-    const std::string text = display.Show(event);
-    if (text.empty()) continue;
-    ++lines;
-    EXPECT_THAT(text, Not(HasSubstr("\r")));
-    EXPECT_EQ(text.back(), '\n');
-  }
-  EXPECT_EQ(lines, 10);
-  EXPECT_EQ(display.End(), "");
 }
 
 TEST(ResultTest, TableShowsARowAndNoWarning) {

@@ -1,6 +1,5 @@
 #include "examples/fashion_mnist/events.h"
 
-#include <cmath>
 #include <exception>
 #include <nlohmann/json.hpp>
 
@@ -11,16 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-json ToJson(const StepEvent& e) {
-  return {{"event", "step"},
-          {"step", e.step},
-          {"steps", e.steps},
-          {"loss", e.loss},
-          {"images_per_second", e.images_per_second},
-          {"bytes_sent_per_step", e.bytes_sent_per_step}};
-}
-
-json ToJson(const ResultEvent& e) {
+json ResultToJson(const ResultEvent& e) {
   return {{"event", "result"},
           {"hook", e.hook},
           {"world_size", e.world_size},
@@ -32,17 +22,6 @@ json ToJson(const ResultEvent& e) {
           {"wire_bytes_per_step", e.wire_bytes_per_step},
           {"images_per_second", e.images_per_second},
           {"wall_seconds", e.wall_seconds}};
-}
-
-StepEvent StepFrom(const json& j) {
-  StepEvent e;
-  e.step = j.at("step");
-  e.steps = j.at("steps");
-  // A loss that is not finite is null in JSON.
-  e.loss = j.at("loss").is_null() ? std::nan("") : j.at("loss").get<double>();
-  e.images_per_second = j.at("images_per_second");
-  e.bytes_sent_per_step = j.at("bytes_sent_per_step");
-  return e;
 }
 
 ResultEvent ResultFrom(const json& j) {
@@ -63,8 +42,10 @@ ResultEvent ResultFrom(const json& j) {
 }  // namespace
 
 std::string ToJsonLine(const Event& event) {
-  const json j = std::visit([](const auto& e) { return ToJson(e); }, event);
-  return j.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  if (const auto* step = std::get_if<StepEvent>(&event)) {
+    return LineOf(ToJson(*step));
+  }
+  return LineOf(ResultToJson(std::get<ResultEvent>(event)));
 }
 
 absl::StatusOr<Event> ParseEvent(absl::string_view line) {

@@ -7,20 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "examples/progress/step_event.h"
 
 namespace coxswain::examples {
-
-// What the trainer's rank 0 prints for the program that started it: one JSON
-// object a line.
-
-// A step has been taken.
-struct StepEvent {
-  int64_t step = 0;   // optimizer steps taken, from 1
-  int64_t steps = 0;  // in the whole run
-  double loss = 0;
-  double images_per_second = 0;    // over all ranks, since the last event
-  double bytes_sent_per_step = 0;  // payload of one rank, since then
-};
 
 // The run has ended well. Rates are over all ranks, bytes of one rank.
 struct ResultEvent {
@@ -40,6 +29,7 @@ struct ResultEvent {
   double wall_seconds = 0;  // training only, without start-up and test
 };
 
+// What the trainer's rank 0 prints: see StepEvent.
 using Event = std::variant<StepEvent, ResultEvent>;
 
 std::string ToJsonLine(const Event& event);

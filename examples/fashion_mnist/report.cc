@@ -1,11 +1,9 @@
 // Shows the output of trainers, for quickstart.sh:
 //   coxswain run ... -- train --events | report progress --hook H --into F
 //   report table --world 2 --json OUT F
-// `progress` reads events from standard input, draws a bar, and appends the
-// result to F; lines that are no events are passed on to standard error.
+// `progress` reads events from standard input, draws a bar, and appends them to
+// F; lines that are no events are passed on to standard error.
 // `table` prints the results of F.
-
-#include <unistd.h>
 
 #include <fstream>
 #include <iostream>
@@ -16,36 +14,10 @@
 #include "CLI/CLI.hpp"
 #include "examples/fashion_mnist/display.h"
 #include "examples/fashion_mnist/events.h"
+#include "examples/progress/display.h"
 
 namespace coxswain::examples {
 namespace {
-
-// The launcher prefixes lines with the worker's name.
-std::string WithoutPrefix(const std::string& line) {
-  const size_t start = line.find('{');
-  return start == std::string::npos ? line : line.substr(start);
-}
-
-int Progress(const std::string& hook, const std::string& into) {
-  ProgressDisplay display(isatty(STDOUT_FILENO) == 1);
-  display.Begin(hook);
-  bool done = false;
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    const auto event = ParseEvent(WithoutPrefix(line));
-    if (!event.ok()) {
-      std::cerr << display.End() << line << std::endl;
-    } else if (const auto* step = std::get_if<StepEvent>(&*event)) {
-      std::cout << display.Show(*step) << std::flush;
-    } else {
-      done = true;
-      std::ofstream(into, std::ios::app) << ToJsonLine(*event);
-    }
-  }
-  std::cout << display.End() << std::flush;
-  // A trainer that failed has printed the reason on standard error.
-  return done ? 0 : 1;
-}
 
 int Table(int world_size, const std::string& mode, const std::string& json,
           const std::string& from) {
@@ -80,14 +52,14 @@ int Main(int argc, char** argv) {
   int world_size = 0;
   auto* progress = app.add_subcommand("progress", "draw events from stdin");
   progress->add_option("--hook", hook, "the run's name")->required();
-  progress->add_option("--into", into, "file for the result")->required();
+  progress->add_option("--into", into, "file for the events")->required();
   auto* table = app.add_subcommand("table", "print the results");
   table->add_option("--world", world_size, "number of workers")->required();
   table->add_option("--mode", mode, "how gradients were exchanged");
   table->add_option("--json", json, "also write them here");
   table->add_option("results", from, "file with results")->required();
   CLI11_PARSE(app, argc, argv);
-  if (*progress) return Progress(hook, into);
+  if (*progress) return ShowProgress(hook, into) ? 0 : 1;
   return Table(world_size, mode, json, from);
 }
 

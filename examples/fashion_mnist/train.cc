@@ -12,6 +12,7 @@
 #include "examples/fashion_mnist/display.h"
 #include "examples/fashion_mnist/events.h"
 #include "examples/fashion_mnist/trainer.h"
+#include "examples/progress/display.h"
 #include "hooks/registry/yaml_spec.h"
 
 namespace {

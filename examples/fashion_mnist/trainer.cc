@@ -301,8 +301,7 @@ void Trainer::CountStep(double loss, int64_t payload, bool compressed) {
     event.bytes_sent_per_step = static_cast<double>(interval_.payload) / steps;
     const double images =
         static_cast<double>(interval_.images) * session_->world_size();
-    event.images_per_second =
-        images / std::max(absl::ToDoubleSeconds(elapsed), 1e-9);
+    event.per_second = images / std::max(absl::ToDoubleSeconds(elapsed), 1e-9);
     options_.on_event(event);
   }
   interval_ = Interval();
