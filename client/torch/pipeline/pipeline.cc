@@ -344,6 +344,17 @@ std::vector<std::string> Pipeline::replicated() const {
 
 int Pipeline::window() const { return ddp_->accumulator().micro_batches_due(); }
 
+AxisBytes Pipeline::payload_bytes() const {
+  const auto of = [](const ProcessGroup& group) {
+    return group.size() == 1 ? 0 : group.communicator().payload_bytes();
+  };
+  AxisBytes bytes;
+  bytes.pp = of(*groups_.pp) + tied_->payload_bytes();
+  bytes.data = of(*groups_.data);
+  bytes.tp = of(*groups_.tp);
+  return bytes;
+}
+
 absl::Status Pipeline::UseOptimizer(::torch::optim::Optimizer& optimizer) {
   COXSWAIN_RETURN_IF_ERROR(status_);
   optimizer_ = nullptr;

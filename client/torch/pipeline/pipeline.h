@@ -62,6 +62,15 @@ struct PipelineResult {
   bool stepped = false;
 };
 
+// What a rank has handed to collectives and channels along the axes of the mesh
+// (Communicator::payload_bytes). Where the mesh has one rank along an axis it is
+// 0.
+struct AxisBytes {
+  int64_t pp = 0;    // activations, their gradients, and tied parameters
+  int64_t data = 0;  // along dp and shard: gradients, and with zero parameters
+  int64_t tp = 0;    // what layers exchange
+};
+
 // Trains a model whose layers are spread over ranks: pipeline-parallel where
 // the job's mesh has pp, tensor-parallel where it has tp, and data-parallel
 // where it has more ranks than these for the whole model.
@@ -152,6 +161,9 @@ class Pipeline {
   std::vector<std::string> replicated() const;
   // Returns how many micro-batches the next step has.
   int window() const;
+  // Returns what this rank has sent since the session began, with what else
+  // the program sends over these groups.
+  AxisBytes payload_bytes() const;
 
   // Returns a module that holds this rank's parameters and buffers, under the
   // names that they have in the job ("layer.weight"), for an optimizer. train()

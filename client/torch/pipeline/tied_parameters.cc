@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,6 +81,17 @@ absl::Status TiedParameters::CopyValues() {
     }));
   }
   return absl::OkStatus();
+}
+
+int64_t TiedParameters::payload_bytes() const {
+  // Pairs of the same ranks have one group.
+  std::set<const ProcessGroup*> groups;
+  int64_t bytes = 0;
+  for (const Pair& pair : pairs_) {
+    if (!groups.insert(pair.group.get()).second) continue;
+    bytes += pair.group->communicator().payload_bytes();
+  }
+  return bytes;
 }
 
 void TiedParameters::Abort(absl::string_view reason) {

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -34,6 +35,9 @@ class TiedParameters {
   absl::Status SumGradients();
   // Gives the second of each pair the first one's values.
   absl::Status CopyValues();
+
+  // Returns what this rank has handed to the groups.
+  int64_t payload_bytes() const;
 
   void Abort(absl::string_view reason);
 
