@@ -5,6 +5,7 @@ usage() {
   cat << 'END'
 usage: ./quickstart.sh [OPTION]...
        ./quickstart.sh --python [--workers N] [--epochs E]
+       ./quickstart.sh --example gpt [--steps N] [--hook SPEC]... [--json FILE]
 
 Trains a small convolutional network on Fashion-MNIST with several worker
 processes on this machine, once per hook, and compares the hooks: accuracy,
@@ -32,6 +33,11 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
   --python        train by PyTorch's DistributedDataParallel, Accelerate and
                   Trainer instead (examples/python), each followed. Downloads
                   torch from a package index, once (2.5 GB)
+  --example gpt   train a small GPT on the bytes of a text instead: with one
+                  process, and with 4 and 8 on several meshes (pipelines, data
+                  and tensor parallelism), which must have the same losses; by
+                  each --hook (default bf16) on the last of these
+  --steps N       with --example: optimizer steps of each run (default 40)
   --help          show this
 
 An option's value may also follow an equals sign: --workers=4.
@@ -49,7 +55,7 @@ fail() {
 check() {
   local option="$1" value="$2"
   case "${option}" in
-    --workers | --accumulate | --epochs | --batch)
+    --workers | --accumulate | --epochs | --batch | --steps)
       [[ "${value}" =~ ^[1-9][0-9]{0,8}$ ]] ||
         fail "${option} needs a whole number of at least 1, not '${value}'"
       [[ "${option}" != --workers || "${value}" -le 64 ]] ||
@@ -62,6 +68,10 @@ check() {
     --device)
       [[ "${value}" =~ ^(auto|cpu|cuda(:[0-9]{1,3})?)$ ]] ||
         fail "--device is auto, cpu, cuda or cuda:N, not '${value}'"
+      ;;
+    --example)
+      [[ "${value}" == gpt ]] ||
+        fail "--example is gpt, not '${value}'"
       ;;
     --hook)
       [[ -n "${value}" ]] || fail "--hook needs a spec, such as allreduce"
@@ -96,8 +106,11 @@ trace=""
 training=()
 python=""
 namespaces=""
+example=""
+steps=""
 epochs=1
 others=""  # an option that does not go with --python
+beside=""  # an option that does not go with --example
 while [[ $# -gt 0 ]]; do
   option="${1%%=*}"
   case "${option}" in
@@ -115,11 +128,12 @@ while [[ $# -gt 0 ]]; do
       [[ "$1" == --namespaces ]] || fail "--namespaces takes no value"
       namespaces=yes
       others="$1"
+      beside="$1"
       shift
       continue
       ;;
     --workers | --mode | --hook | --accumulate | --epochs | --batch) ;;
-    --device | --json | --trace) ;;
+    --device | --json | --trace | --example | --steps) ;;
     *) fail "unknown option '$1'" ;;
   esac
   if [[ "$1" == *=* ]]; then
@@ -137,6 +151,10 @@ while [[ $# -gt 0 ]]; do
     *) others="${option}" ;;
   esac
   case "${option}" in
+    --example | --steps | --hook | --json) ;;
+    *) beside="${option}" ;;
+  esac
+  case "${option}" in
     --workers) workers="${value}" ;;
     --mode) mode="${value}" ;;
     --hook)
@@ -147,12 +165,17 @@ while [[ $# -gt 0 ]]; do
     --json) json="$(realpath -- "${value}")" ;;
     --trace) trace="$(realpath -- "${value}")" ;;
     --device) device="${value}" ;;
+    --example) example="${value}" ;;
+    --steps) steps="${value}" ;;
     *) training+=("${option}" "${value}") ;;
   esac
 done
 [[ -z "${python}" || -z "${others}" ]] ||
   fail "--python and ${others} do not go together"
-[[ ${#hooks[@]} -gt 0 ]] ||
+[[ -z "${example}" || -z "${beside}" ]] ||
+  fail "--example and ${beside} do not go together"
+[[ -z "${steps}" || -n "${example}" ]] || fail "--steps needs --example gpt"
+[[ -n "${example}" || ${#hooks[@]} -gt 0 ]] ||
   hooks=(allreduce bf16 "powersgd(rank=2,start_step=20)")
 if [[ "${mode}" == parameter-server ]]; then
   # What goes through the coordinator is in the CPU's memory.
@@ -202,6 +225,14 @@ if [[ -n "${python}" ]]; then
       --epochs "${epochs}" < /dev/null
   done
   exit 0
+fi
+if [[ -n "${example}" ]]; then
+  "${build[@]}" //cli:coxswain //examples/gpt //examples/gpt:report < /dev/null
+  compare=()
+  [[ -z "${steps}" ]] || compare+=(--steps "${steps}")
+  [[ -z "${json}" ]] || compare+=(--json "${json}")
+  for hook in "${hooks[@]}"; do compare+=(--hook "${hook}"); done
+  exec "examples/${example}/compare.sh" "${compare[@]}"
 fi
 "${build[@]}" //cli:coxswain //examples/fashion_mnist:train \
   //examples/fashion_mnist:report < /dev/null

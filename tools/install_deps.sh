@@ -37,7 +37,7 @@ packages=(
   libabsl-dev libgrpc++-dev libprotobuf-dev protobuf-compiler
   protobuf-compiler-grpc
   # Exchange, training framework and the data it trains on.
-  dataset-fashion-mnist libtorch-dev zlib1g-dev
+  dataset-fashion-mnist jargon-text libtorch-dev zlib1g-dev
   # libtorch calls whatever libblas.so.3 is: this one, and not the reference.
   libopenblas0-pthread
   # State, checksums, configuration, command line, JSON.

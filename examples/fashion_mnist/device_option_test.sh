@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --device, as the trainer and the quickstart take it, before anything is
-# started. usage: device_option_test.sh TRAINER QUICKSTART
+# --device, as the trainer and the quickstart take it, and the quickstart's
+# --example, before anything is started. usage: device_option_test.sh TRAINER QUICKSTART
 set -uo pipefail
 
 trainer="$1"
@@ -28,6 +28,16 @@ expect 2 "${wrong}" "${quickstart}" --device gpu
 expect 2 "${wrong}" "${quickstart}" --device=cuda:x
 expect 2 "does not go with --device cuda:0" \
   "${quickstart}" --mode parameter-server --device cuda:0
+
+# What goes with another example is checked there, too.
+expect 2 "--example is gpt, not 'x'" "${quickstart}" --example x
+expect 2 "--example and --workers do not go together" \
+  "${quickstart}" --example gpt --workers 4
+expect 2 "--python and --example do not go together" \
+  "${quickstart}" --example=gpt --python
+expect 2 "--steps needs --example gpt" "${quickstart}" --steps 3
+expect 2 "--steps needs a whole number" \
+  "${quickstart}" --example gpt --steps 0
 
 found="$("${trainer}" --check --device auto)"
 case "${found}" in

@@ -63,8 +63,7 @@ struct PipelineResult {
 };
 
 // What a rank has handed to collectives and channels along the axes of the mesh
-// (Communicator::payload_bytes). Where the mesh has one rank along an axis it is
-// 0.
+// (Communicator::payload_bytes); 0 where there is one rank along an axis.
 struct AxisBytes {
   int64_t pp = 0;    // activations, their gradients, and tied parameters
   int64_t data = 0;  // along dp and shard: gradients, and with zero parameters
