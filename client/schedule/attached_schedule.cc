@@ -384,6 +384,13 @@ void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
   }
 }
 
+bool AttachedSchedule::Waits() const {
+  MutexLock lock(&mutex_);
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+    return !entry.second->waits_for.empty();
+  });
+}
+
 absl::Status AttachedSchedule::Announce(Stream& stream,
                                         const schedule::Ticket& ticket) {
   bool direct = false;

@@ -93,6 +93,8 @@ class AttachedSchedule : public ScheduleClient {
   // Adds the positions of the streams, and how the last steps of the stream
   // "train" were spent, which is reported once.
   void AddProgress(v1::Heartbeat* heartbeat) const;
+  // Returns whether a call waits for a grant or a decision.
+  bool Waits() const;
 
  private:
   class Stream;

@@ -151,6 +151,7 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
     options.heartbeat_interval =
         absl::Milliseconds(joined.heartbeat_interval_ms());
   }
+  heartbeat_interval_ = options.heartbeat_interval;
   MakeFallbackClient();
   options.fallback_address = fallback_->address();
   attachment_ =
@@ -168,7 +169,7 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
 
 Attachment::Callbacks Session::Core::AttachmentCallbacks() {
   Attachment::Callbacks callbacks;
-  callbacks.progress = [this]() { return Progress(); };
+  callbacks.progress = [this]() { return NextHeartbeat(); };
   callbacks.on_reattached = [this]() { peer_reports_->SendPending(); };
   callbacks.on_attached = [this](int64_t term, bool again) {
     fallback_->OnAttached();
@@ -218,6 +219,26 @@ v1::Heartbeat Session::Core::Progress() const {
   if (place_source == nullptr) return heartbeat;
   const std::optional<PipelinePlace> place = place_source();
   if (place.has_value()) Fill(*place, heartbeat.mutable_pipeline());
+  return heartbeat;
+}
+
+v1::Heartbeat Session::Core::NextHeartbeat() {
+  v1::Heartbeat heartbeat = Progress();
+  heartbeat.set_interval_ms(absl::ToInt64Milliseconds(heartbeat_interval_));
+  // Else nobody asks.
+  if (schedule_->plan().terms.stall_timeout == absl::InfiniteDuration()) {
+    return heartbeat;
+  }
+  WorkDone done;
+  done.collectives = heartbeat.collective_sequence();
+  done.wire_bytes = heartbeat.wire_bytes();
+  done.rounds = heartbeat.rounds();
+  done.micro_batches = heartbeat.micro_batches();
+  done.step = heartbeat.step();
+  const absl::Duration waited =
+      waits_.Look(request.options.clock->Now(),
+                  schedule_->Waits() || groups_.Waits(), done);
+  heartbeat.set_waiting_ms(absl::ToInt64Milliseconds(waited));
   return heartbeat;
 }
 

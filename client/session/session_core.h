@@ -24,6 +24,7 @@
 #include "client/session/peer_reports.h"
 #include "client/session/session.h"
 #include "client/session/session_groups.h"
+#include "client/session/wait_watch.h"
 #include "schedule/plan.h"
 
 namespace coxswain {
@@ -122,6 +123,9 @@ class Session::Core {
   // coordinator.
   void OnCoordinatorEvent(const v1::AttachEvent& event);
   v1::Heartbeat Progress() const;
+  // The next heartbeat: its progress, and for how long it has waited. On the
+  // attachment's thread.
+  v1::Heartbeat NextHeartbeat();
   // Converts the coordinator's events to events of the session.
   void NoteEvent(const v1::AttachEvent& event);
   void NoteDecision(const v1::Decision& decision);
@@ -154,7 +158,9 @@ class Session::Core {
   int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;
   bool noted_regroup_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Its thread calls OnEnd and Progress.
+  absl::Duration heartbeat_interval_;  // set before there is a thread for them
+  WaitWatch waits_;                    // of that thread
+  // Its thread calls OnEnd and NextHeartbeat.
   std::shared_ptr<Attachment> attachment_;
   // Its thread sends through the attachment, so it goes first.
   std::unique_ptr<AttachedSchedule> schedule_;

@@ -1,5 +1,6 @@
 #include "client/session/session_groups.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -189,6 +190,14 @@ SessionGroups::Done SessionGroups::AllDone() const {
 StepTimings::Traffic SessionGroups::traffic() const {
   const Done done = AllDone();
   return {done.payload_bytes, done.wire_bytes};
+}
+
+bool SessionGroups::Waits() const {
+  MutexLock lock(&mutex_);
+  return !connecting_.empty() ||
+         std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
+           return entry.second->communicator().in_flight();
+         });
 }
 
 void SessionGroups::AddProgress(v1::Heartbeat* heartbeat) const {

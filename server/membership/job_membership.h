@@ -24,6 +24,7 @@
 #include "server/membership/membership_types.h"
 #include "server/membership/round.h"
 #include "server/membership/run_commit.h"
+#include "server/membership/stalled_members.h"
 #include "server/options/options.h"
 #include "server/state/quarantine.h"
 
@@ -255,6 +256,9 @@ class JobMembership {
 
   // job_membership_end.cc: members that are lost, and the end of generations.
   void LookAtLiveness(absl::Time now, JobEffects* effects);
+  // Loses the members that stall the others, where the plan asks for it.
+  void LookAtStall(absl::Time now, JobEffects* effects);
+  std::vector<MemberSigns> Signs() const;
   void TakeNow(job_input::Exit exit, absl::Time now, JobEffects* effects);
   void NoteExit(const ExitReport& report, absl::Time now, JobEffects* effects);
   void NoteWaiterExit(const ExitReport& report, absl::Time now,
@@ -283,7 +287,10 @@ class JobMembership {
 
   const Coordinator* coordinator_;
   JobRecord job_;
-  int64_t failures_ = 0;    // of Save
+  int64_t failures_ = 0;  // of Save
+  // The last Tick, and since when there was none too many.
+  absl::Time looked_at_ = absl::InfinitePast();
+  absl::Time looked_since_ = absl::InfinitePast();
   absl::Status shut_down_;  // OK: it is not
   // The generation that is being committed; null: none. Until it has begun or
   // failed, inputs wait in `deferred_`.

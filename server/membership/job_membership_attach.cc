@@ -66,6 +66,7 @@ void JobMembership::NoteProgress(int rank, const Progress& progress,
   MemberRecord& record = job_.run.members[rank];
   if (!record.progress.SameWork(progress)) record.progressed = now;
   record.progress = progress;
+  record.reported = now;
   if (progress.pipeline.has_value()) {
     record.in_action_since = now - progress.pipeline->in_it;
   }

@@ -242,6 +242,51 @@ void JobMembership::NoteWaiterExit(const ExitReport& report, absl::Time now,
   }
 }
 
+std::vector<MemberSigns> JobMembership::Signs() const {
+  const absl::Duration usual = HeartbeatInterval(
+      options().heartbeat_interval, job_.run.plan.terms.stall_timeout);
+  std::vector<MemberSigns> all;
+  all.reserve(job_.run.members.size());
+  for (const MemberRecord& record : job_.run.members) {
+    MemberSigns& signs = all.emplace_back();
+    signs.live = IsLive(record.liveness.state);
+    signs.expected = record.liveness.attached_this_term || !job_.run.resumed;
+    signs.last_sign = record.liveness.last_sign;
+    signs.reported = record.reported;
+    signs.waiting = record.progress.waiting;
+    signs.interval = record.progress.interval > absl::ZeroDuration()
+                         ? record.progress.interval
+                         : usual;
+  }
+  return all;
+}
+
+void JobMembership::LookAtStall(absl::Time now, JobEffects* effects) {
+  const absl::Duration timeout = job_.run.plan.terms.stall_timeout;
+  if (timeout == absl::InfiniteDuration()) return;
+  // What came while this process stood still may not have been taken yet.
+  if (WasPaused(now, std::exchange(looked_at_, now), timeout)) {
+    looked_since_ = now;
+  }
+  const std::vector<int> stalled =
+      FindStalled(now, Signs(), timeout, looked_since_);
+  for (const int rank : stalled) {
+    MemberRecord& record = job_.run.members[static_cast<size_t>(rank)];
+    const std::string why = absl::StrCat(
+        "no sign of life for ",
+        absl::FormatDuration(absl::Trunc(now - record.liveness.last_sign,
+                                         absl::Milliseconds(1))),
+        ", while all others wait and nothing moves (stall_timeout=",
+        absl::FormatDuration(timeout), ")");
+    // The first one ends the generation; the next one is not to wait for any.
+    if (job_.state == JobState::kRunning) {
+      LoseMember(why, &record, now, effects);
+    } else {
+      LoseSurvivor(why, &record, effects);
+    }
+  }
+}
+
 void JobMembership::LookAtLiveness(absl::Time now, JobEffects* effects) {
   LivenessOptions liveness;
   liveness.lease = options().lease;

@@ -178,7 +178,8 @@ JoinResult JobMembership::ResultFor(int rank) const {
   result.members = job_.run.members.list();
   result.unreachable = job_.run.members.unreachable();
   result.plan = job_.run.plan;
-  result.heartbeat_interval = options().heartbeat_interval;
+  result.heartbeat_interval = HeartbeatInterval(
+      options().heartbeat_interval, job_.run.plan.terms.stall_timeout);
   result.lease = options().lease;
   result.previous = job_.run.previous;
   result.previous_world_size = job_.run.previous_world_size;

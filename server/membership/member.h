@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "base/ids.h"
 #include "schedule/pipeline/place.h"
 #include "schedule/plan.h"
@@ -80,6 +81,8 @@ struct Progress {
   double error_norm = 0;
   int64_t error_step = 0;  // 0: error_norm is not known
   std::optional<PipelinePlace> pipeline;
+  absl::Duration waiting;   // for others, while nothing has moved
+  absl::Duration interval;  // of its heartbeats; 0: not known
 
   // Returns whether the worker has made no progress since.
   bool SameWork(const Progress& other) const {

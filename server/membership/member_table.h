@@ -23,6 +23,8 @@ struct MemberRecord {
   Progress progress;
   // When it changed; at first, when the worker attached.
   std::optional<absl::Time> progressed;
+  // When its last heartbeat came.
+  absl::Time reported = absl::InfinitePast();
   // Since when it is in the action of its pipeline, by this clock.
   absl::Time in_action_since;
   // An earlier coordinator has left it, and no heartbeat came since: of its

@@ -24,6 +24,7 @@ namespace {
 // What one stream can log of rings.
 constexpr int kMaxRings = 16;
 constexpr size_t kMaxRingBytes = 1024;
+constexpr absl::Duration kLongest = absl::Hours(24 * 365);
 
 using schedule::TakePosition;
 using schedule::TakeTicket;
@@ -48,6 +49,12 @@ std::optional<PipelinePlace> PlaceOf(const v1::PipelinePlace& proto) {
   return place;
 }
 
+// Of a worker's own account: bounded, so that sums with it make sense.
+absl::Duration DurationOf(int64_t milliseconds) {
+  return absl::Milliseconds(std::clamp<int64_t>(
+      milliseconds, 0, absl::ToInt64Milliseconds(kLongest)));
+}
+
 Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   Progress progress;
   progress.step = heartbeat.step();
@@ -59,6 +66,8 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   progress.rounds = heartbeat.rounds();
   progress.bucket = heartbeat.bucket();
   progress.activity = heartbeat.activity();
+  progress.waiting = DurationOf(heartbeat.waiting_ms());
+  progress.interval = DurationOf(heartbeat.interval_ms());
   progress.error_norm = heartbeat.error_norm();
   progress.error_step = heartbeat.error_step();
   if (heartbeat.has_pipeline())

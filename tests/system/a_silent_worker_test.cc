@@ -67,6 +67,67 @@ TEST(StoppedWorkerTest, TheZombieIsFencedAndComesBackAsANewcomer) {
   cluster.ExpectExactAndEqual(3);
 }
 
+// The same in a job with a stall timeout: it is lost by that, and not by its
+// lease. What is killed later, while it is suspended, is no member any more.
+TEST(StalledWorkerTest, ItIsEvictedAndNamedAndTheOthersGoOn) {
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher = cluster.Start({"bow",
+                                       3,
+                                       {"--min-workers", "2", "--max-restarts",
+                                        "1", "--plan", "stall_timeout=1s"},
+                                       kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
+  ASSERT_EQ(kill(before[1]->pid, SIGSTOP), 0);
+  ASSERT_TRUE(cluster.Await("the others go on", [&] {
+    return before[0]->world() == 2 && before[2]->world() == 2;
+  }));
+  EXPECT_THAT(
+      cluster.Transcript(),
+      testing::AllOf(testing::HasSubstr("rank 1 (bow/1"),
+                     testing::HasSubstr("while all others wait and nothing "
+                                        "moves (stall_timeout=1s)")));
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  cluster.Kill(*before[1]);
+  ASSERT_TRUE(cluster.Await("another one has its place", [&] {
+    const WorkerLife* next = cluster.At(before[1]->worker);
+    return next->pid != before[1]->pid && next->world() == 3;
+  }));
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(3);
+}
+
+// One that continues after that is fenced, rank 0 too.
+TEST(StalledWorkerTest, OneThatContinuesIsFencedAndComesBackAsANewcomer) {
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher =
+      cluster.Start({"bow",
+                     3,
+                     {"--min-workers", "2", "--plan", "stall_timeout=1s"},
+                     kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  const auto before = cluster.Training();
+  ASSERT_EQ(kill(before[0]->pid, SIGSTOP), 0);
+  ASSERT_TRUE(cluster.Await("the others go on", [&] {
+    return before[1]->world() == 2 && before[2]->world() == 2;
+  }));
+  ASSERT_TRUE(cluster.AwaitSteps(2, 20));
+  const int64_t without = before[1]->generation();
+  ASSERT_EQ(kill(before[0]->pid, SIGCONT), 0);
+  ASSERT_TRUE(cluster.Await("it is back", [&] {
+    return before[0]->generation() > without && before[0]->world() == 3;
+  }));
+  EXPECT_TRUE(before[0]->generations.back().copied) << "what it had is too old";
+  ASSERT_TRUE(cluster.AwaitSteps(3, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(3);
+}
+
 // The whole job was started again: workers of the start before are refused, and
 // a later start ends what runs of an earlier one.
 TEST(StaleAttemptTest, AnEarlierOneIsRefusedAndALaterOneTakesOver) {

@@ -1,0 +1,148 @@
+// Members that are stopped or cut off, where the plan has a stall_timeout.
+
+#include <string>
+#include <vector>
+
+#include "base/status_matchers.h"
+#include "server/membership/membership_fixture.h"
+#include "transport/error_detail.h"
+
+namespace coxswain::server {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr absl::Duration kBeat = absl::Milliseconds(250);
+
+class StallTest : public MembershipTest {
+ protected:
+  // A job of 2 to `count` workers that all train.
+  std::vector<Worker*> RunWith(const std::string& stall_timeout, int count) {
+    std::vector<Worker*> team;
+    for (int slot = 0; slot < count; ++slot) {
+      team.push_back(MakeElastic(2, count, slot));
+      if (!stall_timeout.empty()) {
+        team.back()->request.manifest.terms["stall_timeout"] = stall_timeout;
+      }
+      Join(team.back());
+    }
+    for (Worker* worker : team) Attach(worker);
+    return team;
+  }
+  // Lets time pass, while these send heartbeats that report a wait.
+  void PassWith(const std::vector<Worker*>& team, absl::Duration time) {
+    for (; time > absl::ZeroDuration(); time -= kBeat) {
+      clock_.Advance(kBeat);
+      waited_ += kBeat;
+      for (const Worker* worker : team) {
+        Progress progress = MakeProgress(7, 12);
+        progress.interval = kBeat;
+        progress.waiting = waits_ ? waited_ : absl::ZeroDuration();
+        // Its stream may have been closed.
+        membership_->Heartbeat(worker->attachment, progress).IgnoreError();
+      }
+      membership_->Tick();
+    }
+  }
+
+  bool waits_ = true;
+  absl::Duration waited_;
+};
+
+TEST_F(StallTest, ItsHeartbeatsComeOftenEnough) {
+  EXPECT_EQ(RunWith("1s", 2)[0]->joined().heartbeat_interval, kBeat);
+}
+
+TEST_F(StallTest, AStoppedMemberIsLostAndNamedAndTheOthersGoOn) {
+  const auto team = RunWith("1s", 3);
+  PassWith({team[0], team[2]}, absl::Seconds(1));
+  ExpectAborted(*team[0], "rank 1 (host-a/1");
+  EXPECT_THAT(
+      team[0]->events[0].reason,
+      AllOf(HasSubstr("was lost: no sign of life for 1s"),
+            HasSubstr("all others wait"), HasSubstr("stall_timeout=1s")));
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  ASSERT_THAT(team[2]->answers, SizeIs(2))
+      << "nobody waits for the stopped one";
+  EXPECT_THAT(*team[2]->joined().members, SizeIs(2));
+}
+
+TEST_F(StallTest, TwoStoppedMembersAreLostAtOnce) {
+  const auto team = RunWith("1s", 4);
+  PassWith({team[0], team[2]}, absl::Seconds(1));
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  ASSERT_THAT(team[2]->answers, SizeIs(2));
+  EXPECT_THAT(*team[2]->joined().members, SizeIs(2));
+  EXPECT_THAT(*team[2]->joined().lost, SizeIs(2));
+}
+
+TEST_F(StallTest, ByDefaultPausesEvictNobody) {
+  const auto team = RunWith("", 3);
+  PassWith({team[0], team[2]}, absl::Seconds(2));
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  // As today: the lease is what ends it.
+  PassWith({team[0], team[2]}, options_.lease - absl::Seconds(2) - kBeat);
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  PassWith({team[0], team[2]}, kBeat);
+  ExpectAborted(*team[0], "no sign of life for 10s");
+}
+
+TEST_F(StallTest, WhereOthersComputeOneIsNotLostForItsSilence) {
+  const auto team = RunWith("1s", 3);
+  waits_ = false;
+  PassWith({team[0], team[2]}, absl::Seconds(5));
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  waits_ = true;
+  PassWith({team[0], team[2]}, kBeat);
+  ExpectAborted(*team[0], "no sign of life for 5.25s");
+}
+
+TEST_F(StallTest, ACoordinatorThatStoodStillDoesNotTakeThatForSilence) {
+  const auto team = RunWith("1s", 3);
+  PassWith(team, absl::Seconds(1));
+  clock_.Advance(absl::Seconds(3));
+  waited_ += absl::Seconds(3);
+  membership_->Tick();
+  // Of what came meanwhile, it takes rank 1's heartbeat last.
+  PassWith({team[0], team[2]}, kBeat);
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  PassWith(team, absl::Seconds(2));
+  EXPECT_THAT(team[0]->events, IsEmpty());
+}
+
+TEST_F(StallTest, OneThatComesBackIsFenced) {
+  const auto team = RunWith("1s", 3);
+  PassWith({team[0], team[2]}, absl::Seconds(1));
+  ASSERT_THAT(team[1]->events, SizeIs(2));
+  EXPECT_THAT(
+      membership_->Attach(team[1]->fence(), [](const AttachEvent&) {}),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("generation")));
+  // As any worker it may join again, as a newcomer: the rest go first.
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  Rejoin(team[1]);
+  EXPECT_THAT(team[1]->answers, SizeIs(1)) << "it waits as a spare";
+  EXPECT_THAT(Description().spares, SizeIs(1));
+}
+
+TEST_F(StallTest, AfterARestartOneThatIsYetToAttachHasItsGrace) {
+  const auto team = RunWith("1s", 3);
+  PassWith(team, absl::Seconds(1));
+  Restart();
+  Attach(team[0]);
+  Attach(team[2]);
+  PassWith({team[0], team[2]}, absl::Seconds(5));
+  EXPECT_THAT(team[0]->events, IsEmpty());
+  Attach(team[1]);
+  PassWith({team[0], team[2]}, absl::Seconds(1));
+  ExpectAborted(*team[0], "rank 1 (host-a/1");
+}
+
+}  // namespace
+}  // namespace coxswain::server
