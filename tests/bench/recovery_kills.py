@@ -153,6 +153,12 @@ def main():
         default=2,
         help="seconds from the return of all workers to the next signal, most",
     )
+    parser.add_argument(
+        "--any",
+        action="store_true",
+        help="do not wait until a killed worker is replaced: the next one may be "
+        "killed while fewer train, or its replacement starts",
+    )
     parser.add_argument("--log", help="where the output of the job goes")
     options = parser.parse_args()
     options.signal_number = getattr(signal, "SIG" + options.signal)
@@ -161,7 +167,7 @@ def main():
     seconds = []
     try:
         for number in range(options.kills):
-            job.await_all(options.nproc)
+            job.await_all(options.min_workers if options.any else options.nproc)
             time.sleep(rng.uniform(0, options.longest_pause))
             seconds.append(trial(job, number, options, rng))
             print(f"{number} {1000 * seconds[-1]:.1f} ms", flush=True)
