@@ -36,8 +36,9 @@ void ProcessTable::Exited(absl::Time now, const WorkerExit& exit) {
 
 void ProcessTable::Pause(absl::Time now, Slot* slot) {
   if (now - slot->started >= restarts_.calm) slot->short_lives = 0;
-  absl::Duration pause = restarts_.pause;
-  for (int i = 0; i < slot->short_lives && pause < restarts_.longest_pause; ++i)
+  absl::Duration pause =
+      slot->short_lives == 0 ? absl::ZeroDuration() : restarts_.pause;
+  for (int i = 1; i < slot->short_lives && pause < restarts_.longest_pause; ++i)
     pause *= 2;
   ++slot->short_lives;
   slot->state = State::kPausing;

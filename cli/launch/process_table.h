@@ -42,8 +42,9 @@ struct RestartPolicy {
   // the others are not stopped.
   bool elastic = false;
   int most = 0;  // restarts of each slot; more than 0 makes the job elastic
-  // The pause before a slot's process is started again; twice as long after
-  // each process that ran for less than `calm`.
+  // A slot's process is started again at once: others may wait for it. Where it
+  // then runs for less than `calm`, there is this pause before the next one,
+  // and twice as long after each that does, too.
   absl::Duration pause = absl::Milliseconds(100);
   absl::Duration longest_pause = absl::Seconds(5);
   absl::Duration calm = absl::Seconds(10);

@@ -77,12 +77,15 @@ class Job:
         self.workers[pid] = size
         return at, size, pid
 
-    def await_all(self, size):
-        """Waits until a generation of `size` workers trains."""
+    def await_all(self, least):
+        """Waits until all of a generation of at least so many train."""
         until = time.monotonic() + PATIENCE_S
-        while sum(1 for of in self.workers.values() if of == size) < size:
+        while True:
+            sizes = set(self.workers.values())
+            if sizes == {len(self.workers)} and len(self.workers) >= least:
+                return
             if time.monotonic() > until:
-                raise SystemExit(f"{size} workers did not come: {self.workers}")
+                raise SystemExit(f"{least} workers did not come: {self.workers}")
             self.next(1)
 
     def close(self):

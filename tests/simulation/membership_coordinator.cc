@@ -20,10 +20,11 @@ constexpr char kJob[] = "job";
 
 }  // namespace
 
-schedule::Plan MembershipCoordinator::PlanOf(int64_t version) {
+schedule::Plan MembershipCoordinator::PlanOf(int64_t version) const {
   schedule::Plan plan;
   plan.version = version;
   plan.hook = "allreduce";
+  plan.terms.stall_timeout = around_.history->stall_timeout;
   return plan;
 }
 

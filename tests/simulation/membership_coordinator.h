@@ -111,7 +111,7 @@ class MembershipCoordinator {
   void TakeUp();
   void CarryOut(server::JobEffects effects, Calls* calls);
 
-  static schedule::Plan PlanOf(int64_t version);
+  schedule::Plan PlanOf(int64_t version) const;
   static int StreamOf(const server::EventSink& sink);
   schedule::Plan NextPlan();
   void Give(const server::job_effect::Answer& answer);

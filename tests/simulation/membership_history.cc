@@ -50,6 +50,10 @@ MembershipHistory MembershipHistory::Small(uint64_t seed) {
   if (dice.Chance(0.3)) history.failing_writes = 0.15;
   history.unreported = dice.Chance(0.5) ? 0.5 : 0.1;
   if (dice.Chance(0.4)) history.other_launchers = 0.3;
+  Dice stalls(seed, 3);
+  if (stalls.Chance(0.4)) {
+    history.stall_timeout = absl::Milliseconds(stalls.Int(500, 3000));
+  }
   return history;
 }
 
@@ -75,7 +79,8 @@ std::string MembershipHistory::Describe() const {
   return absl::StrCat(
       "history ", seed, ": ", min, " to ", max, " members in ", places,
       " places, lease ", absl::FormatDuration(options.lease), ", grace ",
-      absl::FormatDuration(options.reattach_grace), ", survivor timeout ",
+      absl::FormatDuration(options.reattach_grace), ", stall timeout ",
+      absl::FormatDuration(stall_timeout), ", survivor timeout ",
       absl::FormatDuration(options.survivor_timeout), ", timeout ",
       absl::FormatDuration(join_timeout), "; ", troubles, " troubles in ",
       absl::FormatDuration(troubled), ", messages up to ",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "server/membership/stalled_members.h"
 #include "server/options/options.h"
 
 namespace coxswain::simulation {
@@ -35,12 +36,17 @@ struct MembershipHistory {
   std::string Describe() const;
 
   bool elastic() const { return min < max; }
+  // How often members send heartbeats.
+  absl::Duration interval() const {
+    return server::HeartbeatInterval(options.heartbeat_interval, stall_timeout);
+  }
 
   uint64_t seed = 0;
   int min = 1;  // members of a generation
   int max = 1;
   int places = 1;  // where a worker runs: its node and slot
   server::MembershipOptions options;
+  absl::Duration stall_timeout = absl::InfiniteDuration();  // of its plans
   absl::Duration join_timeout;
 
   absl::Duration troubled;  // how long there are troubles

@@ -172,8 +172,13 @@ class MembershipReferee {
   void CheckAnswer(const PendingJoin& join_id,
                    const server::JoinResult& result);
   void CheckLoss(const server::Member& lost);
+  // Of several that are stalled, the first one ends the generation.
+  void NoteAlsoLost(const server::JobMembership& machine);
   void CheckPromises(const server::LoadedJob& found);
   void CheckWaiting(const server::JobMembership& machine);
+  // No time passes between the return of the last survivor, or the report of
+  // the last one that does not return, and the next generation.
+  void CheckNoDelay(const server::JobMembership& machine);
   void CheckDeadlines();
   void CheckFence(const server::JobMembership& machine, uint64_t pick);
   void LookUpPromises();

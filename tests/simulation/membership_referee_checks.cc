@@ -163,6 +163,7 @@ bool MembershipReferee::JustLost(const Run& run, const RankState& state) const {
       now() >= run.first_left + options.rejoin_grace) {
     return true;
   }
+  if (now() >= state.sign + history_.stall_timeout) return true;
   if (state.detached_at == absl::InfiniteFuture()) {
     return now() >= state.sign + options.lease;
   }
@@ -245,7 +246,47 @@ void MembershipReferee::OnTick(const server::JobMembership& machine,
                                bool settled, uint64_t pick) {
   CheckFence(machine, pick);
   CheckDeadlines();
-  if (settled && machine.commit() == nullptr) CheckWaiting(machine);
+  NoteAlsoLost(machine);
+  if (machine.commit() != nullptr) return;
+  CheckNoDelay(machine);
+  if (settled) CheckWaiting(machine);
+}
+
+void MembershipReferee::NoteAlsoLost(const server::JobMembership& machine) {
+  if (last_ == nullptr || machine.generation() != last_->generation) return;
+  for (RankState& state : last_->ranks) {
+    const server::MemberRecord* const record =
+        machine.members().Find(state.member.incarnation);
+    if (record == nullptr || !state.survives() ||
+        record->liveness.state != server::MemberState::kLost) {
+      continue;
+    }
+    if (!JustLost(*last_, state)) {
+      Violate(absl::StrCat(state.member.ToString(),
+                           " counts as lost, too, without a reason"));
+    }
+    state.lost = true;
+  }
+}
+
+void MembershipReferee::CheckNoDelay(const server::JobMembership& machine) {
+  if (machine.state() != server::JobState::kForming) return;
+  if (last_ == nullptr || last_->running || finished_ || stopping_) return;
+  std::set<Incarnation> asking;
+  for (const auto& [number, join_id] : joins_) {
+    if (!join_id.withdrawn) asking.insert(join_id.incarnation);
+  }
+  if (static_cast<int>(asking.size()) < history_.min) return;
+  bool any = false;
+  for (const RankState& state : last_->ranks) {
+    if (!state.survives()) continue;
+    if (asking.count(state.member.incarnation) == 0) return;
+    any = true;
+  }
+  if (!any) return;
+  Violate(absl::StrCat("all survivors of generation ",
+                       last_->generation.value(), " are back, and ",
+                       asking.size(), " workers wait for time to pass"));
 }
 
 void MembershipReferee::CheckFence(const server::JobMembership& machine,

@@ -19,7 +19,7 @@ void MembershipWorld::Attach(Process* process) {
   if (dice_.Chance(lost_)) return Break(number);
   ToCoordinator([this, number] { BringAttach(number); },
                 [this, number] { Break(number); });
-  In(history_.options.heartbeat_interval, [this, number] { Beat(number); });
+  In(history_.interval(), [this, number] { Beat(number); });
 }
 
 void MembershipWorld::BringAttach(int number) {
@@ -62,7 +62,7 @@ void MembershipWorld::Beat(int number) {
     ++process->step;
     In(Delay(), [this, number] { BringBeat(number); });
   }
-  In(history_.options.heartbeat_interval, [this, number] { Beat(number); });
+  In(history_.interval(), [this, number] { Beat(number); });
 }
 
 void MembershipWorld::BringBeat(int number) {
@@ -77,6 +77,11 @@ void MembershipWorld::BringBeat(int number) {
   }
   server::Progress progress;
   progress.step = stream.process->step;
+  progress.interval = history_.interval();
+  // Others may be what it waits for, or it computes.
+  if (history_.stall_timeout < absl::InfiniteDuration() && dice_.Chance(0.9)) {
+    progress.waiting = history_.stall_timeout;
+  }
   coordinator_->Heartbeat(stream.attachment, progress);
 }
 
