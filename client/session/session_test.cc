@@ -370,6 +370,31 @@ TEST_F(SessionTest, HeartbeatsHaveTheProgress) {
       }));
 }
 
+TEST_F(SessionTest, HeartbeatsReportAWaitWhereThePlanAsksForIt) {
+  (*plan_.mutable_terms())["stall_timeout"] = "1s";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  schedule::StepGate* const gate = TrainGateOf(*session);
+  const auto stream = fake_->AttachmentNumber(0);
+  ASSERT_OK(gate->Announce({}));
+  ASSERT_TRUE(WaitForTicket(*stream, 0));
+  std::thread waiting([&] { EXPECT_OK(gate->Decide({})); });
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return !request.heartbeat().activity().empty() &&
+           request.heartbeat().interval_ms() == 1;
+  }));
+  clock_.Advance(absl::Seconds(3));
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().waiting_ms() == 3000;
+  }));
+  stream->Event(DecisionOn(0));
+  waiting.join();
+  session->ReportProgress(1);
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().step() == 1 &&
+           request.heartbeat().waiting_ms() == 0;
+  }));
+}
+
 TEST_F(SessionTest, GroupsOfOneNameAreOneGroup) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   ASSERT_OK_AND_ASSIGN(const auto first, session->CreateGroup("solo", {0}));
