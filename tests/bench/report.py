@@ -99,16 +99,16 @@ BEGIN = "<!-- begin: ./bench.sh --markdown -->\n"
 END = "<!-- end -->\n"
 
 
-def write_markdown(path, text):
-    """Writes the file, or if it has BEGIN and END, what is between them."""
+def write_markdown(path, text, begin=BEGIN):
+    """Writes the file, or if it has `begin` and END, what is between them."""
     head, tail = "", ""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             old = file.read()
-        before, begin, rest = old.partition(BEGIN)
+        before, found, rest = old.partition(begin)
         _, end, after = rest.partition(END)
-        if begin and end:
-            head, tail = before + begin + "\n", "\n" + end + after
+        if found and end:
+            head, tail = before + found + "\n", "\n" + end + after
     with open(path, "w", encoding="utf-8") as file:
         file.write(head + text + tail)
 

@@ -113,6 +113,9 @@ class Server:
     def _start(self):
         connection, _ = self._listener.accept()
         head, files, _, _ = socket.recv_fds(connection, 4, 3)
+        if not head:  # It was killed before it could ask.
+            connection.close()
+            return None
         request = json.loads(_read(connection, int.from_bytes(head, "big")))
         program = os.fork()
         # By both, so that neither goes on before.
@@ -124,7 +127,10 @@ class Server:
             os.close(file)
         self._programs[connection] = program
         self._selector.register(connection, selectors.EVENT_READ)
-        connection.sendall(_number(program))
+        try:
+            connection.sendall(_number(program))
+        except BrokenPipeError:
+            pass  # It was killed: the selector has the end of its connection.
         return None
 
     def _become(self, files, connection):

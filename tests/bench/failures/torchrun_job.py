@@ -1,0 +1,120 @@
+"""torchrun: an agent that starts all workers, and all anew when one fails.
+
+Its rendezvous store is a process of its own, so that it can be killed alone. A
+newcomer is the worker of a second agent, --nnodes 1:2.
+"""
+
+import os
+
+from failures.job import Job, unused_port, worker
+
+SETTINGS = {
+    "default": {},
+    # By default workers meet over a store that outlives them, whose keys have
+    # no number of the restart in torch 2.15: those that start anew find the
+    # addresses of those before, and end ("Connection refused"), until a restart
+    # happens to overwrite all in time.
+    "tuned": {
+        "environment": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        "agent": ["--monitor-interval", "0.01", "--shutdown-timeout", "1"],
+        "rendezvous": "last_call_timeout=1",
+        "worker": ["--group-timeout-ms", "1000"],
+    },
+}
+
+_STORE = """
+import signal, sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True,
+                      wait_for_workers=False)
+signal.pause()
+"""
+
+
+class TorchrunJob(Job):
+    NAME = "torchrun"
+    RESTARTS_ITSELF = True
+
+    def __init__(self, *arguments, two_agents=False, **named):
+        """two_agents: the last slot has an agent of its own."""
+        super().__init__(*arguments, **named)
+        self._port = unused_port()
+        self._coordinator = None
+        self._two = two_agents
+        self._agents = {}
+
+    def start_coordinator(self):
+        self._coordinator = self.begin(
+            [self.tools["python"], "-c", _STORE, str(self._port)],
+            "coordinator",
+        )
+
+    def kill_coordinator(self):
+        self._end(self._coordinator)
+
+    def start(self):
+        self.start_coordinator()
+        if self._two:
+            self._agents = {0: self._agent(0, self.ranks - 1)}
+            self.start_slot(self.ranks - 1)
+        else:
+            self._agents = {0: self._agent(0, self.ranks)}
+
+    def spawn_slot(self, i):
+        """Only of the second agent's worker."""
+        return self._agent(i, 1)
+
+    def strike(self, i, signal_number):
+        super().strike(i, signal_number)
+        if self.slots[i].process is not None:
+            # The newcomer leaves with its agent, as a host would.
+            self._end(self.slots[i].process)
+            self.slots[i].process = None
+        else:
+            self._absent.discard(i)
+
+    @property
+    def has_newcomers(self):
+        return self._two
+
+    def newcomers(self, rng):
+        return [self.ranks - 1]
+
+    def bring_back(self, i):
+        if self._two and i == self.ranks - 1:
+            self.start_slot(i)
+
+    def poll(self, *arguments):
+        super().poll(*arguments)
+        agent = self._agents.get(0)
+        if agent is not None and agent.poll() is not None:
+            self.over = True
+            self.unexpected.append(
+                "the agent ended with %d: %s"
+                % (agent.returncode, _last_error(self.output("agent0")))
+            )
+            del self._agents[0]
+
+    def _agent(self, first, count):
+        conf = ["is_host=false", "read_timeout=60"]
+        if self.settings.get("rendezvous"):
+            conf.append(self.settings["rendezvous"])
+        return self.begin(
+            [self.tools["python"], "-m", "torch.distributed.run",
+             "--nnodes", "1:2" if self._two else "1",
+             "--nproc-per-node", str(count), "--max-restarts", "100000",
+             "--rdzv-backend", "c10d", "--rdzv-id", "recovery",
+             "--rdzv-endpoint", "127.0.0.1:%d" % self._port,
+             "--rdzv-conf", ",".join(conf),
+             *self.settings.get("agent", []),
+             worker("torchrun_worker.py"), "--steps-log", self.log_path,
+             "--step-ms", str(self.step_ms),
+             "--checkpoint", os.path.join(self.folder, "checkpoint"),
+             *self.settings.get("worker", [])],
+            "agent%d" % first,
+            {"FIRST_SLOT": str(first), **self.settings.get("environment", {})},
+        )
+
+
+def _last_error(output):
+    lines = [one for one in output.splitlines() if "rror" in one]
+    return lines[-1][-200:] if lines else "no error in its output"

@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+"""Tests of how recovery.py reads what workers write, and counts."""
+
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import types
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from failures import kinds, steps, summary, trace  # noqa: E402
+from failures.kinds import Outcome, Series  # noqa: E402
+from failures.steps import Commit, StepLog  # noqa: E402
+
+MS = 1_000_000
+
+
+def log_of(*commits):
+    """Returns the log of commits as (ms, step, world, epoch)."""
+    log = StepLog()
+    log.feed("".join(
+        "C %d %d %d %d\n" % (t * MS, step, world, epoch)
+        for t, step, world, epoch in commits
+    ))
+    return log
+
+
+def steady(begin, end, first=1, world=3, epoch=1):
+    """A commit each 10 ms."""
+    times = range(begin, end, 10)
+    return [(t, first + i, world, epoch) for i, t in enumerate(times)]
+
+
+class StepLogTest(unittest.TestCase):
+    def test_lines_may_come_in_parts(self):
+        log = StepLog()
+        log.feed("E 5 start 17\nC 10 1 3")
+        self.assertEqual(log.commits, [])
+        log.feed(" 2\nE 20 exception it broke\nC 3")
+        self.assertEqual(log.commits, [Commit(10, 1, 3, 2)])
+        self.assertEqual(log.last("start").text, "17")
+        self.assertEqual(log.last("exception").text, "it broke")
+
+    def test_what_is_no_line_is_an_error(self):
+        with self.assertRaisesRegex(ValueError, "hello"):
+            StepLog().feed("hello 1\n")
+        with self.assertRaises(TypeError):
+            StepLog().feed("C 1 2 3\n")
+
+    def test_the_last_event_may_be_too_old(self):
+        log = StepLog()
+        log.feed("E 5 asks\nE 9 start 1\n")
+        self.assertEqual(log.last("asks").t, 5)
+        self.assertEqual(log.last("asks", since=5).t, 5)
+        self.assertIsNone(log.last("asks", since=6))
+        self.assertIsNone(log.last("exception"))
+
+    def test_commits_are_found_by_their_time(self):
+        log = log_of(*steady(10, 50))
+        self.assertEqual([c.t for c in log.since(30 * MS)],
+                         [30 * MS, 40 * MS])
+        self.assertEqual(log.before(30 * MS).t, 20 * MS)
+        self.assertIsNone(log.before(10 * MS))
+
+
+class RecoveryTest(unittest.TestCase):
+    def test_the_slower_survivor_counts(self):
+        fast = log_of((10, 1, 3, 1), (60, 2, 2, 2), (70, 3, 2, 2))
+        slow = log_of((10, 1, 3, 1), (95, 2, 2, 2))
+        self.assertEqual(steps.recovery([fast, slow], 20 * MS), 75 * MS)
+
+    def test_a_commit_in_the_old_membership_does_not_count(self):
+        # Its exchange was complete when the other one was killed.
+        log = log_of((10, 1, 3, 1), (25, 2, 3, 1), (90, 3, 2, 2))
+        self.assertEqual(steps.recovery([log], 20 * MS), 70 * MS)
+
+    def test_it_is_not_over_while_a_survivor_has_no_commit(self):
+        fast = log_of((10, 1, 3, 1), (60, 2, 2, 2))
+        slow = log_of((10, 1, 3, 1), (25, 2, 3, 1))
+        self.assertIsNone(steps.recovery([fast, slow], 20 * MS))
+
+    def test_steps_that_are_taken_again_are_counted(self):
+        # Back to the checkpoint of step 20.
+        log = log_of((10, 27, 3, 1), (25, 28, 3, 1), (90, 21, 2, 2))
+        self.assertEqual(steps.repeated_steps([log], 20 * MS), 8)
+        goes_on = log_of((10, 27, 3, 1), (90, 28, 2, 2))
+        self.assertEqual(steps.repeated_steps([goes_on], 20 * MS), 0)
+        # One has taken a step that the other one did not.
+        self.assertEqual(steps.repeated_steps([goes_on, log], 20 * MS), 8)
+
+
+class StallTest(unittest.TestCase):
+    def test_a_wait_begins_with_the_failure(self):
+        log = log_of((10, 1, 3, 1), (90, 2, 3, 1), (120, 3, 3, 1))
+        self.assertEqual(
+            steps.longest_wait(log, 30 * MS, 100 * MS), 60 * MS
+        )
+
+    def test_a_wait_may_go_beyond_the_end(self):
+        log = log_of((10, 1, 3, 1), (40, 2, 3, 1), (150, 3, 3, 1))
+        self.assertEqual(
+            steps.longest_wait(log, 30 * MS, 100 * MS), 110 * MS
+        )
+
+    def test_it_is_not_known_before_the_end(self):
+        log = log_of(*steady(10, 100))
+        self.assertIsNone(steps.longest_wait(log, 30 * MS, 100 * MS))
+        done = log_of(*steady(10, 140))
+        self.assertIsNone(steps.stall([done, log], 30 * MS, 100 * MS))
+        self.assertEqual(steps.stall([done], 30 * MS, 100 * MS), 10 * MS)
+
+
+class NewcomerTest(unittest.TestCase):
+    def cost(self, *logs):
+        return steps.newcomer_cost(logs, 200 * MS, 250 * MS, 100 * MS)
+
+    def test_it_is_the_longest_step_less_the_median(self):
+        log = log_of(*steady(0, 210), *steady(250, 600, first=22, world=4))
+        # The step that is under way when it asks counts whole: 200 to 250.
+        self.assertEqual(self.cost(log), 40 * MS)
+        even = log_of(*steady(0, 600))
+        self.assertEqual(self.cost(even), 0)
+        self.assertEqual(self.cost(even, log), 40 * MS)
+
+    def test_it_is_not_known_before_it_is_over(self):
+        self.assertIsNone(self.cost(log_of(*steady(0, 540))))
+
+
+class HealthTest(unittest.TestCase):
+    def test_all_train_together(self):
+        now, limit = 100 * MS, 50 * MS
+        good = log_of((90, 5, 2, 3))
+        self.assertTrue(steps.all_train([good, good], now, limit))
+        for other in (
+            log_of((40, 5, 2, 3)),  # silent
+            log_of((90, 5, 1, 3)),  # alone
+            log_of((90, 5, 2, 4)),  # in another membership
+            log_of(),
+        ):
+            self.assertFalse(steps.all_train([good, other], now, limit))
+
+
+class SummaryTest(unittest.TestCase):
+    def record(self, **more):
+        return dict(
+            {"kind": "kill", "peer": "torchft", "settings": "tuned",
+             "ranks": 4, "limit_s": 75, "values_ms": [100, 300, 200],
+             "repeated_steps": [0, 2, 0], "note": ""}, **more
+        )
+
+    def test_percentiles_are_nearest_ranks(self):
+        values = list(range(1, 101))
+        self.assertEqual(summary.percentile(values, 50), 50)
+        self.assertEqual(summary.percentile(values, 99), 99)
+        self.assertEqual(summary.percentile(values, 100), 100)
+        self.assertEqual(summary.percentile(list(range(1, 51)), 99), 50)
+        self.assertEqual(summary.percentile([7], 50), 7)
+        self.assertIsNone(summary.percentile([], 50))
+
+    def test_what_was_not_over_is_longer_than_all(self):
+        found = summary.summarised(self.record(values_ms=[3, None, 1]))
+        self.assertEqual((found["p50"], found["p99"]), (3, None))
+        self.assertIn("> 75 s", summary.table([self.record(values_ms=[None])]))
+
+    def test_a_row_has_all(self):
+        row = summary.table([self.record(note="it is so")]).splitlines()[-1]
+        self.assertEqual(
+            row,
+            "| SIGKILL of a worker | 4 | torchft | tuned | 3 | 200 ms | 300 ms "
+            "| 300 ms | 2 | it is so |",
+        )
+
+    def test_a_trace_has_a_ratio(self):
+        text = summary.trace_table([
+            self.record(kind="trace", steps=3000, failures=8, without_s=300.0,
+                        with_s=309.0),
+            self.record(kind="trace", steps=3000, failures=1, without_s=300.0,
+                        with_s=None),
+        ])
+        self.assertIn("| 300.0 s | 309.0 s | 1.030 |", text)
+        self.assertIn("| 300.0 s | not over | - |", text)
+
+    def test_lines_are_read_as_written(self):
+        machine = summary.describe_machine("command", {"torch": "2"})
+        self.assertGreaterEqual(machine["cores"], 1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "lines")
+            for one in (machine, self.record(), machine, self.record()):
+                summary.append_line(path, one)
+            read = summary.read_lines([path])
+            self.assertEqual(read, (json.loads(json.dumps(machine)),
+                                    [self.record(), self.record()]))
+
+
+class SimulatedJob:
+    """Three slots that take a step each 10 ms of a time of its own. A loss is
+    noticed after 200 ms, by the coordinator."""
+
+    has_newcomers = True
+    ranks = 3
+
+    def __init__(self, goes_on=True):
+        self.now = 1_000 * MS
+        self.over = False
+        self.done = []  # what was done to it: ms and what
+        self._logs = [StepLog() for _ in range(self.ranks)]
+        self._goes_on = goes_on
+        self._members = {0, 1, 2}
+        self._running = {0, 1, 2}
+        self._epoch = self._step = 1
+        self._coordinator = True
+        self._lost_at = None
+        for _ in range(10):
+            self.poll()
+
+    @property
+    def slots(self):
+        return [types.SimpleNamespace(log=log) for log in self._logs]
+
+    def logs(self, but=()):
+        return [log for i, log in enumerate(self._logs) if i not in but]
+
+    def newcomers(self, rng):
+        return [2]
+
+    def _note(self, what):
+        self.done.append((self.now // MS, what))
+
+    def strike(self, i, number):
+        self._note("%s %d" % (number.name, i))
+        if number == signal.SIGCONT:
+            self._running.add(i)
+        else:
+            self._running.discard(i)
+            self._lost_at = self.now
+
+    def bring_back(self, i):
+        self._note("back %d" % i)
+        self._logs[i].feed("E %d asks\n" % self.now)
+        self._running.add(i)
+
+    def kill_coordinator(self):
+        self._note("coordinator killed")
+        self._coordinator = False
+
+    def start_coordinator(self):
+        self._note("coordinator back")
+        self._coordinator = True
+
+    def until_all_train(self, limit_s):
+        return self.now
+
+    def poll(self):
+        self.now += 10 * MS
+        if self._members != self._running:
+            lost = self._members - self._running
+            if not self._coordinator or not self._goes_on or (
+                lost and self.now - self._lost_at < 200 * MS
+            ):
+                if lost:
+                    return  # The others wait for it.
+            else:
+                self._members = set(self._running)
+                self._epoch += 1
+        self._step += 1
+        for i in self._members:
+            self._logs[i].feed("C %d %d %d %d\n" % (
+                self.now, self._step, len(self._members), self._epoch
+            ))
+
+
+class FailureTest(unittest.TestCase):
+    def take(self, kind, job=None):
+        job = job or SimulatedJob()
+        began = job.now // MS
+        failure = kinds.Failure(
+            job, kind, random.Random(1), 10, clock=lambda: job.now
+        )
+        outcome = failure.take()
+        return outcome, [(t - began, what) for t, what in job.done]
+
+    def test_a_worker_is_killed_and_comes_back(self):
+        outcome, done = self.take("kill")
+        self.assertEqual(outcome, Outcome(200 * MS, 0, 0, True))
+        self.assertEqual(len(done), 2)
+        self.assertEqual((done[0][0], done[0][1][:7]), (0, "SIGKILL"))
+        # Half a second after it was over.
+        self.assertEqual((done[1][0], done[1][1][:4]), (710, "back"))
+
+    def test_two_at_once(self):
+        outcome, done = self.take("two")
+        self.assertEqual(outcome.recovery, 200 * MS)
+        self.assertIsNone(outcome.newcomer)
+        self.assertEqual([what[:4] for _, what in done],
+                         ["SIGK", "SIGK", "back", "back"])
+
+    def test_a_stopped_one_goes_on_when_it_was_measured(self):
+        outcome, done = self.take("stop")
+        self.assertEqual(outcome.recovery, 200 * MS)
+        self.assertEqual([what[:7] for _, what in done],
+                         ["SIGSTOP", "SIGCONT"])
+
+    def test_the_coordinator_comes_back_after_a_second(self):
+        outcome, done = self.take("coordinator")
+        # Steps go on.
+        self.assertEqual(outcome.recovery, 10 * MS)
+        self.assertEqual(done, [(0, "coordinator killed"),
+                                (1000, "coordinator back")])
+        outcome, done = self.take("both")
+        self.assertEqual(done[0], (0, "coordinator killed"))
+        self.assertEqual(done[1][1][:7], "SIGKILL")
+        self.assertEqual(outcome.recovery, 1010 * MS)
+
+    def test_what_is_not_over_is_reported(self):
+        job = SimulatedJob(goes_on=False)
+        outcome, done = self.take("stop", job)
+        self.assertEqual(outcome, Outcome())
+        self.assertEqual(done[-1][1][:7], "SIGCONT")
+        self.assertEqual(done[-1][0], 10_000)
+
+    def test_a_job_that_is_over_is_waited_for_no_longer(self):
+        job = SimulatedJob(goes_on=False)
+        job.over = True
+        outcome, done = self.take("kill", job)
+        self.assertEqual(outcome, Outcome())
+        self.assertEqual(job.now // MS, 1100)
+
+
+class Job:
+    """One that never trains."""
+
+    unexpected = ()
+    NAME = "none"
+
+    def __init__(self):
+        self.closed = False
+
+    def start(self):
+        pass
+
+    def until_all_train(self, limit_s):
+        return None
+
+    def close(self):
+        self.closed = True
+
+
+class SeriesTest(unittest.TestCase):
+    def test_what_never_trains_is_given_up(self):
+        jobs = []
+
+        def make():
+            jobs.append(Job())
+            return jobs[-1]
+
+        series = Series(make, "kill", 50, 0)
+        outcomes, notes = series.run(random.Random(1), lambda *unused: None)
+        self.assertEqual(outcomes, [Outcome()] * 3)
+        self.assertEqual(len(jobs), 3)
+        self.assertTrue(all(job.closed for job in jobs))
+        record, = kinds.records(Job, 4, "default", "kill", series, outcomes,
+                                notes)
+        self.assertEqual(record["values_ms"], [None] * 3)
+        self.assertIn("did not train together", record["note"])
+
+    def test_newcomers_are_recorded_apart(self):
+        outcomes = [Outcome(2 * MS, 3 * MS, 1, True), Outcome()]
+        series = Series(Job, "kill", 2, 75)
+        killed, newcomer = kinds.records(
+            Job, 4, "default", "kill", series, outcomes, []
+        )
+        self.assertEqual(killed["values_ms"], [2.0, None])
+        self.assertEqual(killed["repeated_steps"], [1])
+        self.assertEqual(newcomer["kind"], "newcomer")
+        self.assertEqual(newcomer["values_ms"], [3.0])
+
+
+class TraceTest(unittest.TestCase):
+    def test_failures_are_as_far_apart_as_asked_for(self):
+        times = trace.schedule(random.Random(1), 300)
+        self.assertEqual(times, trace.schedule(random.Random(1), 300))
+        gaps = [b - a for a, b in zip([0] + times, times)]
+        self.assertTrue(all(27 <= gap <= 45 for gap in gaps), gaps)
+        self.assertIn(len(times), range(6, 12))
+        self.assertLess(times[-1], 300)
+
+
+if __name__ == "__main__":
+    unittest.main()
