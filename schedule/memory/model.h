@@ -66,7 +66,7 @@ inline constexpr int64_t kMaxSize = int64_t{1} << 48;  // each number, and sums
 //                    "vocabulary": 50257, "sequence": 1024, "batch": 4}}
 //
 // Of a layer that tp divides, a parameter has its shape and the dimension, and
-// bytes are told apart:
+// bytes are given apart:
 //
 //   {"parameters": [{"shape": [512, 128], "tp": 0}, 128],
 //    "activations": {"whole": 4096, "tp": 16384}, ...}

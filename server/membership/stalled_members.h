@@ -33,7 +33,7 @@ absl::Duration HeartbeatInterval(absl::Duration usual,
 // Returns the ranks, ascending, from which nothing has come for `timeout`,
 // while all others wait: they have reported of late that they do, and that
 // nothing moves. Silence alone shows nothing where others compute, nor do waits
-// where all are heard of. Silence counts from `looked_since` on: until then
+// where signs come from all. Silence counts from `looked_since` on: until then
 // this coordinator may have stood still. Empty also where all are silent, or
 // one is yet to attach. A member whose heartbeats come more rarely, since the
 // timeout was set after its generation had begun, has as many of its intervals.

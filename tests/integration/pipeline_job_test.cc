@@ -114,12 +114,13 @@ TEST(PipelineJobTest, ARankThatLeavesAMicroBatchOutIsNamed) {
         });
     for (const PipelineEnd& end : ends) {
       EXPECT_FALSE(end.status.ok());
-      EXPECT_THAT(
-          end.status.message(),
-          AllOf(HasSubstr(absl::StrCat("a step of ", one.count,
-                                       " micro-batches on rank 0 (pp 0, dp 0)")),
-                HasSubstr(absl::StrCat("a step of ", one.count - 1,
-                                       " micro-batches on rank 2 (pp 1, dp 0)"))));
+      EXPECT_THAT(end.status.message(),
+                  AllOf(HasSubstr(absl::StrCat(
+                            "a step of ", one.count,
+                            " micro-batches on rank 0 (pp 0, dp 0)")),
+                        HasSubstr(absl::StrCat(
+                            "a step of ", one.count - 1,
+                            " micro-batches on rank 2 (pp 1, dp 0)"))));
     }
   }
 }
@@ -138,8 +139,9 @@ TEST(PipelineJobTest, ARankThatEvaluatesInAStepIsNamed) {
       });
   for (const PipelineEnd& end : ends) {
     EXPECT_FALSE(end.status.ok());
-    EXPECT_THAT(end.status.message(),
-                HasSubstr("an evaluation of 4 micro-batches on rank 1 (pp 1, dp 0)"));
+    EXPECT_THAT(
+        end.status.message(),
+        HasSubstr("an evaluation of 4 micro-batches on rank 1 (pp 1, dp 0)"));
   }
 }
 
