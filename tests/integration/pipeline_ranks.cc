@@ -264,8 +264,8 @@ OneProcess InOneProcess(const PipelineProgram& program, const Windows& windows,
 
 namespace {
 
-Tensor PartOf(Tensor whole, const std::string& name,
-              const ParameterBoxes& boxes) {
+Tensor OwnPartOf(Tensor whole, const std::string& name,
+                 const ParameterBoxes& boxes) {
   const auto box = boxes.find(name);
   if (box == boxes.end()) return whole;
   for (size_t d = 0; d < box->second.shape.size(); ++d) {
@@ -285,7 +285,7 @@ void ExpectValues(const std::vector<PipelineEnd>& ends,
       const auto at = expected.find(name);
       if (at == expected.end()) continue;  // the second of a tie
       ++found[name];
-      const Tensor part = PartOf(at->second, name, ends[rank].boxes);
+      const Tensor part = OwnPartOf(at->second, name, ends[rank].boxes);
       const double difference = (value - part).abs().max().item<double>();
       EXPECT_LE(difference, tolerance * at->second.abs().max().item<double>())
           << name << " on rank " << rank;
