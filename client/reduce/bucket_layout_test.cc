@@ -128,7 +128,9 @@ TEST(BucketPlanTest, SeparateOnesHaveBucketsThatDependOnThemAlone) {
       }
       if (members[0] % 2 == 1) separate.push_back(members);
       // None waits for one that is numbered after it.
-      if (late.empty() && !order.empty()) EXPECT_LT(last_place, place);
+      if (late.empty() && !order.empty()) {
+        EXPECT_LT(last_place, place);
+      }
       last_place = place;
     }
     EXPECT_THAT(separate, ElementsAre(ElementsAre(5, 3), ElementsAre(1)));
