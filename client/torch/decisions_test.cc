@@ -275,9 +275,41 @@ TEST(DecisionTest, TicketsCarryTheParametersChecksumInItsSteps) {
   ASSERT_TRUE(first[0].checksum && second[0].checksum);
   EXPECT_EQ(first[0].checksum, second[0].checksum);
   EXPECT_FALSE(first[1].checksum || second[1].checksum);
+  EXPECT_FALSE(first[0].replicated_checksum.has_value());
   ASSERT_TRUE(first[2].checksum && second[2].checksum);
   EXPECT_NE(first[2].checksum, first[0].checksum);
   EXPECT_NE(first[2].checksum, second[2].checksum);
+}
+
+TEST(DecisionTest, TicketsCarryTheChecksumOfWhatIsReplicated) {
+  schedule::Plan plan = PlanOf(1);
+  plan.terms.checksum_every = 1;
+  schedule::FakeSchedule schedule(2, plan);
+  OnRanks(2, [&](const TestRank& rank) {
+    auto options = Following(plan, schedule.gate(rank.index));
+    options.replicated_parameters = {"b"};
+    const auto model = std::make_shared<Weights>(Names{"a", "b"});
+    const auto ddp = Wrap(rank, model, options);
+    ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/1);
+    for (const std::string changed : {"", "a", "b"}) {
+      if (rank.index == 1 && !changed.empty()) {
+        const ::torch::NoGradGuard no_grad;
+        model->weight(changed).add_(1e-6);
+      }
+      (void)ddp->Accumulate();
+      ASSERT_OK(ddp->Backward(model->Use({"a", "b"}, 1)));
+      ASSERT_OK(ddp->StepOptimizer(optimizer));
+    }
+  });
+  const auto first = schedule.tickets(0);
+  const auto second = schedule.tickets(1);
+  for (const int step : {0, 1, 2}) {
+    ASSERT_TRUE(first[step].replicated_checksum.has_value());
+    EXPECT_EQ(first[step].checksum == second[step].checksum, step == 0);
+    EXPECT_EQ(
+        first[step].replicated_checksum == second[step].replicated_checksum,
+        step < 2);
+  }
 }
 
 // ---- plans ----
