@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "client/checkpoint/hook_choice.h"
+#include "client/checkpoint/training_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -250,6 +252,57 @@ TEST(HookCutTest, PartsOverlapWhereTheyHaveElementsInCommon) {
   EXPECT_TRUE(Overlap({left, norm}, {norm, right}));
   EXPECT_FALSE(Overlap({norm}, {left}));
   EXPECT_FALSE(Overlap({}, {left}));
+}
+
+TEST(HookChoiceTest, OnlyPartsThatTheReaderHasSomeOfAreReadAndKept) {
+  const HookParameter left = Part("w", 1, 2, 0);
+  const HookParameter right = Part("w", 1, 2, 1);
+  const TrainingRank reader{0, 1, "new", {right}};
+  HookChoice choice(reader, {"left", "left", "right", "right"}, /*own=*/true);
+  EXPECT_FALSE(choice.of_part());
+  const auto take = [&](int number, const HookParameter& parameter) {
+    EXPECT_OK(choice.Take(number,
+                          StateOf({}, {ErrorOf(parameter, "own_error")}).state,
+                          SerializeHookParameters({parameter})));
+  };
+  EXPECT_TRUE(choice.Needs(0));
+  take(0, left);
+  EXPECT_FALSE(choice.Needs(1));
+  for (const int number : {2, 3}) {
+    EXPECT_TRUE(choice.Needs(number));
+    take(number, right);
+  }
+  TrainingState state;
+  EXPECT_OK(choice.Finish(&state));
+  ASSERT_EQ(state.parts.size(), 1u);
+  EXPECT_EQ(state.parts[0].states.size(), 2u);
+  EXPECT_TRUE(state.parts[0].own);
+  EXPECT_EQ(state.hook.step, 9);
+}
+
+// As checkpoints of an earlier version.
+TEST(HookChoiceTest, WhatIsNotDescribedIsNotCut) {
+  const HookParameter whole = Whole("w", {kRows, kColumns});
+  const TrainingRank reader{0, 1, "new", {whole}};
+  HookChoice choice(reader, {"one", "other"}, /*own=*/true);
+  for (const int number : {0, 1}) {
+    EXPECT_TRUE(choice.Needs(number));
+    EXPECT_OK(choice.Take(number,
+                          StateOf({}, {ErrorOf(whole, "own_error")}).state,
+                          /*described=*/""));
+  }
+  TrainingState state;
+  EXPECT_OK(choice.Finish(&state));
+  EXPECT_THAT(state.parts, IsEmpty());
+  EXPECT_THAT(state.own, IsEmpty());
+  EXPECT_EQ(state.hook.tensors.size(), 1u) << "so that its loss is known";
+}
+
+TEST(HookChoiceTest, ADamagedDescriptionIsDataLoss) {
+  const TrainingRank reader{0, 1, "new", {Whole("w", {2})}};
+  HookChoice choice(reader, {"one"}, /*own=*/true);
+  EXPECT_THAT(choice.Take(0, HookState(), "float32 [2] w"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("[2] w")));
 }
 
 }  // namespace

@@ -106,6 +106,10 @@ void AddTrained(const ModelInPieces& model, const NamedTensor& parameter,
 }
 
 absl::Status Fill(const ModelInPieces& model, Filled* filled) {
+  if (model.part < 0 || model.part >= model.parts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", model.part, " of the ", model.parts, " that share a model"));
+  }
   COXSWAIN_RETURN_IF_ERROR(CheckBoxes(*model.module, model.boxes));
   if (model.sharded != nullptr) {
     COXSWAIN_ASSIGN_OR_RETURN(std::vector<KeptPiece> kept,
