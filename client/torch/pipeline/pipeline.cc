@@ -60,6 +60,8 @@ absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
 absl::StatusOr<std::unique_ptr<Pipeline>> Pipeline::Create(
     Session& session, const PipelineModel& model, MeshLoss loss,
     const PipelineOptions& options) {
+  // Of all ranks alike, and before any waits for another.
+  COXSWAIN_RETURN_IF_ERROR(CheckTensorHosts(session, model, options));
   COXSWAIN_ASSIGN_OR_RETURN(MeshGroups groups, GroupsOf(session));
   std::unique_ptr<Pipeline> pipeline(new Pipeline(
       session, std::move(groups), model, std::move(loss), options));
@@ -108,7 +110,6 @@ absl::Status Pipeline::Connect() {
       pipeline::MakeSchedule(spec_, groups_.pp->size(),
                              plan.WindowOf(data_index(), data_ranks())));
   COXSWAIN_ASSIGN_OR_RETURN(cut_, CutOf(model_, options_, schedule.stages()));
-  COXSWAIN_RETURN_IF_ERROR(CheckHosts(schedule));
   COXSWAIN_RETURN_IF_ERROR(CompareModels());
   COXSWAIN_RETURN_IF_ERROR(ConnectModel());
   COXSWAIN_RETURN_IF_ERROR(MakeContext());
@@ -169,19 +170,6 @@ absl::Status Pipeline::MakeContext() {
   options.timeout = options_.executor.timeout;
   COXSWAIN_ASSIGN_OR_RETURN(context_.parallel, TensorParallel::Create(options));
   return absl::OkStatus();
-}
-
-absl::Status Pipeline::CheckHosts(const pipeline::Schedule& schedule) {
-  if (groups_.tp->size() == 1 || options_.tp_across_hosts) {
-    return absl::OkStatus();
-  }
-  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<JobMember> members,
-                            session_.Members());
-  std::vector<std::string> hosts;
-  for (const JobMember& member : members) hosts.push_back(member.host);
-  return CheckTensorHosts(groups_.mesh, hosts, [&](int pp) {
-    return TrafficOf(model_, *cut_, schedule.StagesOf(pp), groups_.tp->size());
-  });
 }
 
 // Join has compared manifests, which need not be of this model and options.

@@ -244,7 +244,6 @@ class Pipeline {
         groups_(std::move(groups)),
         loss_(std::move(loss)) {}
   absl::Status Connect();
-  absl::Status CheckHosts(const pipeline::Schedule& schedule);
   absl::Status CompareModels();
   // Connects the ranks of one data index, which compare what they do.
   absl::Status ConnectModel();

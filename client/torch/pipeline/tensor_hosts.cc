@@ -6,7 +6,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "client/schedule/schedule_client.h"
+#include "client/session/job.h"
 #include "client/torch/tensor/parallel_layer.h"
+#include "schedule/pipeline/generate.h"
+#include "schedule/pipeline/schedule.h"
+#include "schedule/plan.h"
 
 namespace coxswain::torch {
 namespace {
@@ -71,6 +76,32 @@ absl::Status CheckTensorHosts(
       has_stages ? absl::StrCat(" of pp ", pp) : "",
       " sum up; to let that go between hosts, set "
       "PipelineOptions::tp_across_hosts"));
+}
+
+absl::Status CheckTensorHosts(Session& session, const PipelineModel& model,
+                              const PipelineOptions& options) {
+  const Mesh& mesh = session.mesh();
+  const schedule::Plan plan = session.schedule().plan();
+  if (options.tp_across_hosts || mesh.extent("tp") == 1 ||
+      plan.terms.pipeline.empty()) {
+    return absl::OkStatus();
+  }
+  COXSWAIN_ASSIGN_OR_RETURN(const std::vector<JobMember> members,
+                            session.Members());
+  std::vector<std::string> hosts;
+  for (const JobMember& member : members) hosts.push_back(member.host);
+  return CheckTensorHosts(
+      mesh, hosts, [&](int pp) -> absl::StatusOr<TensorTraffic> {
+        const DataPlace data =
+            DataPlaceOf(mesh, session.rank(), session.world_size());
+        COXSWAIN_ASSIGN_OR_RETURN(
+            const pipeline::Schedule schedule,
+            pipeline::MakeSchedule(plan.terms.pipeline, mesh.extent("pp"),
+                                   plan.WindowOf(data.index, data.count)));
+        COXSWAIN_ASSIGN_OR_RETURN(const pipeline::StageCut cut,
+                                  CutOf(model, options, schedule.stages()));
+        return TrafficOf(model, cut, schedule.StagesOf(pp), mesh.extent("tp"));
+      });
 }
 
 }  // namespace coxswain::torch

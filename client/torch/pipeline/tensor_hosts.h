@@ -9,7 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mesh.h"
+#include "client/session/session.h"
 #include "client/torch/pipeline/pipeline_model.h"
+#include "client/torch/pipeline/pipeline_options.h"
 #include "schedule/pipeline/stage_cut.h"
 
 namespace coxswain::torch {
@@ -38,6 +40,10 @@ absl::StatusOr<TensorTraffic> TrafficOf(const PipelineModel& model,
 absl::Status CheckTensorHosts(
     const Mesh& mesh, const std::vector<std::string>& hosts,
     const std::function<absl::StatusOr<TensorTraffic>(int pp)>& traffic);
+// Of the ranks of a session, for a pipeline that has not asked for it
+// (tp_across_hosts): the same on all of them, and none waits for another.
+absl::Status CheckTensorHosts(Session& session, const PipelineModel& model,
+                              const PipelineOptions& options);
 
 }  // namespace coxswain::torch
 
