@@ -196,20 +196,19 @@ schedule::Terms With(void (*change)(schedule::Terms&)) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, GradientScaleTest,
-    testing::Values(
-        ScaleCase{"Mean", {}}, ScaleCase{"Views", {}, /*view=*/true},
-        ScaleCase{"Tokens", With([](schedule::Terms& terms) {
-                    terms.weighting = schedule::Weighting::kTokens;
-                  })},
-        ScaleCase{"EachBatch", With([](schedule::Terms& terms) {
-                    terms.sync_each_batch = true;
-                    terms.tail = schedule::TailPolicy::kDrop;
-                  })},
-        ScaleCase{"EachBatchOfUnevenData", With([](schedule::Terms& terms) {
-                    terms.sync_each_batch = true;
-                    terms.tail = schedule::TailPolicy::kDrop;
-                    terms.uneven_data = schedule::UnevenData::kWaitForAll;
-                  })}),
+    testing::Values(ScaleCase{"Mean", {}},
+                    ScaleCase{"Views", {}, /*view=*/true},
+                    ScaleCase{"Tokens", With([](schedule::Terms& terms) {
+                                terms.weighting = schedule::Weighting::kTokens;
+                              })},
+                    ScaleCase{"EachBatch", With([](schedule::Terms& terms) {
+                                terms.sync_each_batch = true;
+                                terms.tail = schedule::TailPolicy::kDrop;
+                              })},
+                    ScaleCase{"UnevenData", With([](schedule::Terms& terms) {
+                                terms.uneven_data =
+                                    schedule::UnevenData::kWaitForAll;
+                              })}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // A scale that is a power of two changes no bits.
