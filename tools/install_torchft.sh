@@ -36,9 +36,13 @@ torch="$(COXSWAIN_TORCH='' tools/install_torch.sh)"
 python="$(tools/make_venv.sh torchft-venv \
   tests/bench/torchft_requirements.txt --no-deps)"
 # Its own packages come first.
-packages "${torch}" > "$(packages "${python}")/torch.pth"
-"${python}" -c "import torchft" || {
-  echo "install_torchft.sh: torchft cannot be imported by ${python}" >&2
-  exit 1
-}
+path="$(packages "${python}")/torch.pth"
+if [[ "$(cat "${path}" 2> /dev/null)" != "$(packages "${torch}")" ]]; then
+  packages "${torch}" > "${path}"
+  "${python}" -c "import torchft" || {
+    rm "${path}"
+    echo "install_torchft.sh: ${python} cannot import torchft" >&2
+    exit 1
+  }
+fi
 echo "${python}"

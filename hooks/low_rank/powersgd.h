@@ -51,13 +51,13 @@ namespace coxswain {
 //
 // State: the mean error over the ranks, each rank saving its shard of the
 // parameters, and Q. LoadState gives one rank, by the parameter's name, W'
-// times its mean error under the new world size W' and the others zero, which
-// leaves the mean as it was; results depend on the errors through their mean
-// only. A loaded Q is used in the next step even without warm_start. LoadOwn scales errors as
-// hook.h requires; mode=pytorch restores them with a scale of 1 and begins
-// without any with another, as a new PowerSGDState does: a residual that takes
-// up the rank's distance from the mean means nothing without those of all
-// others.
+// times its mean error under the new world size W' and the others zero,
+// which leaves the mean as it was; results depend on the errors through
+// their mean only. A loaded Q is used in the next step even without
+// warm_start. LoadOwn scales errors as hook.h requires; mode=pytorch
+// restores them with a scale of 1 and begins without any with another, as a
+// new PowerSGDState does: a residual that takes up the rank's distance from
+// the mean means nothing without those of all others.
 HookRow PowerSgdRow();
 
 }  // namespace coxswain

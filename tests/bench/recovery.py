@@ -104,15 +104,16 @@ def output_of(*command):
         return ""
 
 
-def find_tools():
-    """Returns paths of what is measured, and its versions, both by name."""
+def find_tools(peers):
+    """Returns paths of what is measured, and its versions, both by name. What
+    none of the peers needs is not installed."""
     tools = {
         "coxswain": os.path.join(ROOT, "bazel-bin/cli/coxswain"),
         "c_library": os.path.join(ROOT, "bazel-bin/capi/libcoxswain_c.so"),
         "python": output_of(os.path.join(ROOT, "tools/install_torch.sh")),
         "torchft_python": output_of(
             os.path.join(ROOT, "tools/install_torchft.sh")
-        ),
+        ) if "torchft" in peers else "",
     }
     version = "import importlib.metadata as m; print(m.version('%s'))"
     commit = output_of("git", "-C", ROOT, "describe", "--always", "--dirty")
@@ -120,7 +121,7 @@ def find_tools():
         "coxswain": commit or "of no commit",
         "torch": output_of(tools["python"], "-c", version % "torch"),
         "torchft": output_of(tools["torchft_python"], "-c", version % "torchft")
-        or "not installed",
+        or "-",
     }
 
 
@@ -262,7 +263,7 @@ def main(arguments):
     if options.render:
         show(options, *summary.read_lines(options.render))
         return 0
-    tools, versions = find_tools()
+    tools, versions = find_tools(options.peers)
     for peer in list(options.peers):
         reason = missing(peer, tools)
         if reason:

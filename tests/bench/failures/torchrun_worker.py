@@ -54,14 +54,17 @@ def epoch(rank):
 def main():
     model, optimizer = small_model.make(options)
     log.event("asks")
-    timeout = None
-    if options.group_timeout_ms:
-        timeout = datetime.timedelta(milliseconds=options.group_timeout_ms)
-    dist.init_process_group("gloo", timeout=timeout)
+    dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     step = read(model, optimizer)
     number = epoch(rank)
-    wrapped = DistributedDataParallel(model)
+    group = None
+    if options.group_timeout_ms:
+        # A group of its own: to find each other workers may need longer.
+        group = dist.new_group(timeout=datetime.timedelta(
+            milliseconds=options.group_timeout_ms
+        ))
+    wrapped = DistributedDataParallel(model, process_group=group)
     while True:
         optimizer.zero_grad()
         batches.loss(wrapped).backward()
