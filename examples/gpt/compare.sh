@@ -39,7 +39,7 @@ train() {
   "${coxswain}" run --nproc "${processes}" --mesh "${mesh}" \
     --log-level warning -- "${gpt}" --events --dtype float64 \
     --steps "${steps}" "$@" < /dev/null |
-    "${report}" progress --name "${mesh} $*" --into "${scratch}/events"
+    "${report}" progress --name "${mesh}${*:+ $*}" --into "${scratch}/events"
 }
 
 train 1 dp=1

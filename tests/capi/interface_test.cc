@@ -152,7 +152,7 @@ TEST(CapiArgumentsTest, WhatIsMissingOrMakesNoSenseIsNamed) {
   ticket.micro_batches = -1;
   ExpectInvalid(lib.cx_announce(session, &ticket), "-1 micro_batches");
   ticket = Init<cx_ticket>();
-  ticket.flags = 8;
+  ticket.flags = CX_TICKET_REPLICATED_CHECKSUM << 1;
   ExpectInvalid(lib.cx_announce(session, &ticket), "a flag");
   cx_parameter parameter = {"w", nullptr, 1, CX_FLOAT32};
   ExpectInvalid(lib.cx_configure(session, &parameter, 1),
