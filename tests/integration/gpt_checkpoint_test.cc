@@ -262,7 +262,7 @@ TEST_F(GptHookErrorsTest, StayWithTheirElementsOnAnyMesh) {
   for (const std::string hook : {"powersgd(rank=2,start_step=2)", "int8"}) {
     const Ended whole = Train({"pp=2,dp=2,tp=2", 8, 2}, "", hook);
     for (const PipelineEnd& end : whole.ends) ASSERT_OK(end.status);
-    EXPECT_GT(whole.errors.size(), 20u);
+    EXPECT_GT(whole.errors.size(), 16u);  // each block's, at least
     const ValuesByName expected = MeansOf(whole.errors);
     for (const GptOn& one :
          std::vector<GptOn>{{"dp=2", 2, 2},
