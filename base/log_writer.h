@@ -12,8 +12,8 @@
 namespace coxswain {
 
 // Writes lines to a file descriptor without waiting for who reads them: callers
-// hold locks that calls of peers need, and a pipe that is not read any more must
-// not stop them. A line that can be written at once is; others, and those
+// hold locks that calls of peers need, and a pipe that is not read any more
+// must not stop them. A line that can be written at once is; others, and those
 // after them, are kept for a thread of its own, in their order. Past a limit
 // lines are left out and counted, and a line with the count is written in their
 // place.
