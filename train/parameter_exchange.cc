@@ -46,6 +46,8 @@ absl::Status ParameterExchange::Connect(
   ReducerOptions reducer = options_.reducer;
   coxswain::FollowPlan(options_.plan, communicator_.size(), &reducer);
   reducer.statistics |= options_.skip_non_finite;
+  reducer.finds_non_finite =
+      options_.skip_non_finite && options_.plan.terms.commit_vote;
   COXSWAIN_ASSIGN_OR_RETURN(
       reducer_,
       Reducer::Create(reducer, std::move(specs), hook_.get(), &communicator_));

@@ -139,20 +139,35 @@ std::string WhyNotFinite(
     found.push_back(absl::StrCat("the gradient of \"", gradient.parameter,
                                  "\" on rank ", gradient.rank));
   }
+  const std::vector<ParameterSpec>& parameters = reducer.parameters();
+  if (found.empty()) {
+    for (const int parameter : reducer.own_non_finite()) {
+      if (found.size() == kNamed) break;
+      found.push_back(absl::StrCat("the gradient of \"",
+                                   parameters[static_cast<size_t>(parameter)].name,
+                                   "\" on ", rank));
+    }
+  }
   if (!found.empty()) {
     return absl::StrCat("not finite: ", absl::StrJoin(found, ", "));
   }
   const int64_t elements = reducer.report().non_finite;
   if (elements == 0) return "";
-  const std::vector<ParameterSpec>& parameters = reducer.parameters();
   for (size_t i = 0; i < parameters.size() && found.size() < kNamed; ++i) {
     if (is_finite(i)) continue;
     found.push_back(absl::StrCat("\"", parameters[i].name, "\""));
   }
-  return absl::StrCat(
-      "not finite: ", elements, " elements of the averages of ",
-      found.empty() ? "other ranks' slices" : absl::StrJoin(found, ", "),
-      ", as ", rank, " sees them");
+  const std::string averages =
+      absl::StrCat("the averages of ", found.empty()
+                                           ? "other ranks' slices"
+                                           : absl::StrJoin(found, ", "));
+  // The same words on all replicas, so that the rank where it comes from is not
+  // lost among them.
+  if (reducer.finds_non_finite()) {
+    return absl::StrCat("not finite: ", averages);
+  }
+  return absl::StrCat("not finite: ", elements, " elements of ", averages,
+                      ", as ", rank, " sees them");
 }
 
 }  // namespace coxswain

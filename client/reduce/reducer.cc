@@ -484,6 +484,11 @@ bool Reducer::unused_everywhere(int parameter) const {
   return exchange_->users()[index] == 0;
 }
 
+std::vector<int> Reducer::own_non_finite() const {
+  if (exchange_ == nullptr) return {};
+  return exchange_->own_non_finite();
+}
+
 void Reducer::Abort(const absl::Status& reason) { (void)Fail(reason); }
 
 absl::Status Reducer::status() const {

@@ -262,6 +262,10 @@ class Reducer {
 
   // Returns the report of the step finished last.
   StepReport report() const;
+  bool finds_non_finite() const { return options_.finds_non_finite; }
+  // With finds_non_finite: returns the parameters of which this rank's own
+  // gradients were not finite in that step. On the training thread.
+  std::vector<int> own_non_finite() const;
   ReducerTotals totals() const;
 
  private:

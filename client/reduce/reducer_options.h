@@ -45,6 +45,11 @@ struct ReducerOptions {
   // Fills StepReport's norm and non_finite: a pass over each bucket by the
   // exchange thread, or none if it copies the averages out anyway.
   bool statistics = false;
+  // Finds this rank's own gradients that are not finite, before they are
+  // averaged (Reducer::own_non_finite): all ranks see such averages, and this
+  // one is where they come from. A pass over each bucket by the exchange thread.
+  // In the CPU's memory; each rank's own affair.
+  bool finds_non_finite = false;
   // Above 0: gradients whose norm is larger are scaled down to it, by Finish.
   // Implies `statistics`. Gradients that are not finite stay as they are.
   double max_norm = 0;

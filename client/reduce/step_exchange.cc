@@ -225,6 +225,7 @@ absl::StatusOr<std::shared_ptr<const Bucket>> StepExchange::AwaitReady(
   if (context_.pool != nullptr) context_.pool->SetAwaited(-1);
   COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<const Bucket> placed,
                             Placed(bucket));
+  if (context_.options->finds_non_finite) FindNonFinite(*placed);
   if (scale_ != 1) {
     COXSWAIN_RETURN_IF_ERROR(context_.memory->Weigh(*placed, scale_));
   }
@@ -232,6 +233,14 @@ absl::StatusOr<std::shared_ptr<const Bucket>> StepExchange::AwaitReady(
     context_.options->gate->NoteBucket(bucket.index);
   }
   return placed;
+}
+
+void StepExchange::FindNonFinite(const Bucket& bucket) {
+  if (bucket.data.device.kind != Device::Kind::kCpu) return;
+  for (const GradientSlot& slot : bucket.gradients) {
+    if (Measure(bucket.Gradient(slot)).non_finite == 0) continue;
+    own_non_finite_.push_back(slot.parameter);
+  }
 }
 
 absl::Status StepExchange::OnAverage(const Bucket& bucket) {

@@ -84,6 +84,9 @@ class StepExchange {
   const std::vector<int32_t>& users() const { return users_; }
   // With slices: returns those of all ranks' slices, if they are measured.
   const GradientStatistics& statistics() const { return statistics_; }
+  // With finds_non_finite: returns the parameters whose gradients of this rank
+  // are not finite.
+  const std::vector<int>& own_non_finite() const { return own_non_finite_; }
   // With learns_order: returns a permutation of the parameters.
   const std::vector<int>& ready_order() const { return ready_order_; }
 
@@ -110,6 +113,7 @@ class StepExchange {
   // weighted.
   absl::StatusOr<std::shared_ptr<const Bucket>> AwaitReady(
       const Bucket& bucket);
+  void FindNonFinite(const Bucket& bucket);
   absl::Status OnAverage(const Bucket& bucket);
   // Calls options.on_average, unless the step is skipped.
   absl::Status HandOver(const Bucket& bucket);
@@ -138,6 +142,7 @@ class StepExchange {
   BucketFlights flights_;
   GradientStatistics statistics_;
   std::vector<int32_t> users_;
+  std::vector<int> own_non_finite_;
   std::vector<int> ready_order_;
 };
 

@@ -107,6 +107,9 @@ DistributedDataParallel::CompleteReducerOptions() {
   ReducerOptions options = options_.reducer;
   coxswain::FollowPlan(plan(), communicator_->size(), &options);
   options.statistics |= options_.skip_non_finite;
+  // Votes have reasons, by rank.
+  options.finds_non_finite =
+      options_.skip_non_finite && plan().terms.commit_vote;
   options.slices = zero() > 0;
   options.release_buckets = zero() == 2;
   options.settings = AgreedByAll();
@@ -135,6 +138,7 @@ absl::Status DistributedDataParallel::CompleteForDevice(
     ReducerOptions* options) const {
   const Device device = DeviceOf(*module_);
   if (device.kind == Device::Kind::kCpu) return absl::OkStatus();
+  options->finds_non_finite = false;
   if (options_.overlapped_optimizer) {
     return absl::UnimplementedError(
         "overlapped_optimizer steps on a thread of its own, whose work on a "

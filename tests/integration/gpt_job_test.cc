@@ -55,7 +55,7 @@ struct Poisoned {
 class GptSkipTest : public testing::TestWithParam<std::tuple<Poisoned, int>> {};
 
 // In one step, on one rank along tp of one stage. Its replicas see averages
-// that are no numbers either: each of them may be named, and no other rank.
+// that are no numbers either; its gradient is named.
 TEST_P(GptSkipTest, AllRanksSkipWhatIsNotANumberOnOne) {
   constexpr int kSkipped = 2;
   const auto& [poisoned, zero] = GetParam();
@@ -103,26 +103,32 @@ INSTANTIATE_TEST_SUITE_P(
                                  kDataRanks,
                                  5,
                                  "block2.up.weight",
-                                 {"block2.up.weight", "(pp 1, dp ", "tp 1)"},
+                                 {"the gradient of \"block2.up.weight\" on "
+                                  "rank 5 (pp 1, dp 0, tp 1)"},
                                  "tp 0)"},
                         Poisoned{kMesh,
                                  kDataRanks,
                                  3,
                                  "block0.norm1.bias",
-                                 {"block0.norm1.bias", "(pp 0, dp ", "tp 1)"},
+                                 {"the gradient of \"block0.norm1.bias\" on "
+                                  "rank 3 (pp 0, dp 1, tp 1)"},
                                  "tp 0)"},
                         // Of tied ones the sum counts, where the first one is.
                         Poisoned{kMesh,
                                  kDataRanks,
                                  4,
                                  "head.weight",
-                                 {"embedding.weight", "(pp 0, dp ", "tp 0)"},
+                                 {"the gradient of \"embedding.weight\" on "
+                                  "rank 0 (pp 0, dp 0, tp 0)",
+                                  "the gradient of \"head.weight\" on rank 4 "
+                                  "(pp 1, dp 0, tp 0)"},
                                  "tp 1)"},
                         Poisoned{"pp=4,tp=2",
                                  1,
                                  3,
                                  "block1.norm2.weight",
-                                 {"block1.norm2.weight", "rank 3 (pp 1, tp 1)"},
+                                 {"the gradient of \"block1.norm2.weight\" on "
+                                  "rank 3 (pp 1, tp 1)"},
                                  "tp 0)"}),
         testing::Values(0, 1)));
 
