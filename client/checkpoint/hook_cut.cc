@@ -139,6 +139,11 @@ class Cutter {
   absl::Status Add(const PartState& part) {
     const ByName from = NamesOf(part.parameters);
     const std::set<std::string> own_kinds = OwnKinds(part.state);
+    for (const auto& [name, one] : from) {
+      const auto here = to_.find(name);
+      if (here == to_.end() || !SameBox(*one, *here->second)) continue;
+      unchanged_.insert(name);
+    }
     for (const StateTensor& tensor : part.state.tensors) {
       const auto there = from.find(tensor.parameter);
       const auto here = to_.find(tensor.parameter);
@@ -165,7 +170,7 @@ class Cutter {
       cut_.state.tensors.push_back(std::move(tensor));
     }
     for (const auto& key : dropped_) {
-      if (tensors_.count(key) > 0) continue;
+      if (unchanged_.count(key.second) > 0) continue;
       cut_.dropped.push_back(absl::StrCat(key.first, " of ", key.second));
     }
   }
@@ -216,6 +221,7 @@ class Cutter {
   HookCut& cut_;
   std::map<Key, StateTensor> tensors_;
   std::set<Key> dropped_;
+  std::set<std::string> unchanged_;  // of which some part had the same box
 };
 
 }  // namespace

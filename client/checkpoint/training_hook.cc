@@ -1,9 +1,13 @@
 // How a hook takes over what a checkpoint has of it.
 
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
@@ -38,17 +42,63 @@ absl::StatusOr<HookState> Merged(const SavedHookPart& part,
   return MeanOfOwnStates(part.states, SpecsOf(part.parameters), make_hook);
 }
 
-void LogCut(const TrainingState& state, const HookCut& cut) {
-  std::vector<std::string> dropped = cut.dropped;
-  if (dropped.size() > kMaxLogged) {
-    dropped.resize(kMaxLogged);
-    dropped.emplace_back("and more");
+std::string InWords(std::vector<std::string> names) {
+  if (names.size() > kMaxLogged) {
+    names.resize(kMaxLogged);
+    names.emplace_back("and more");
   }
+  return absl::StrJoin(names, ", ");
+}
+
+void LogCut(const TrainingState& state, const HookCut& cut,
+            const std::vector<std::string>& lost) {
   LogInfo("hook_state_cut", {{"of", cut.state.spec},
                              {"step", cut.state.step},
                              {"checkpoint", state.checkpoint_id},
                              {"parts", state.parts.size()},
-                             {"anew", absl::StrJoin(dropped, ", ")}});
+                             {"anew", InWords(cut.dropped)}});
+  if (lost.empty()) return;
+  LogWarning(
+      "hook_errors_lost",
+      {{"of", cut.state.spec},
+       {"step", cut.state.step},
+       {"lost", InWords(lost)},
+       {"effect",
+        "the hook keeps none of these parts, as of those that are too "
+        "small to be compressed: what had not been sent is lost, once"}});
+}
+
+// Drops what a hook does not take of a parameter, as the error of a part so
+// small that it is not compressed. Returns what that was. `like` is a hook like
+// it, whose state does not matter.
+std::vector<std::string> DropUnfit(Hook& like, const TrainingRank& reader,
+                                   HookCut* cut) {
+  std::vector<std::string> dropped;
+  const auto takes = [&](std::vector<StateTensor> tensors) {
+    HookState state;
+    state.spec = cut->state.spec;
+    state.step = cut->state.step;
+    state.options = cut->state.options;
+    state.tensors = std::move(tensors);
+    return like.LoadState(state, reader.rank, reader.world_size).ok();
+  };
+  if (!takes({})) return dropped;
+  std::map<std::string, std::vector<StateTensor>> by_parameter;
+  for (StateTensor& tensor : cut->state.tensors) {
+    by_parameter[tensor.parameter].push_back(std::move(tensor));
+  }
+  cut->state.tensors.clear();
+  for (auto& [parameter, tensors] : by_parameter) {
+    const bool stays = takes(tensors);
+    for (StateTensor& tensor : tensors) {
+      if (stays) {
+        cut->state.tensors.push_back(std::move(tensor));
+      } else {
+        dropped.push_back(absl::StrCat(tensor.kind, " of ", parameter));
+      }
+    }
+  }
+  return dropped;
 }
 
 // The model was divided otherwise.
@@ -62,16 +112,23 @@ absl::Status LoadCut(const TrainingState& state, const TrainingRank& reader,
   }
   COXSWAIN_ASSIGN_OR_RETURN(HookCut cut, CutHookState(from, reader.parameters));
   from.clear();
+  COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> like, make_hook());
+  COXSWAIN_RETURN_IF_ERROR(like->Configure(parameters, reader.world_size));
   const auto described = cut.state.options.find(kParameters);
   if (described != cut.state.options.end()) {
-    COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> like, make_hook());
-    COXSWAIN_RETURN_IF_ERROR(like->Configure(parameters, reader.world_size));
     COXSWAIN_ASSIGN_OR_RETURN(HookState own, like->SaveOwn());
     described->second = std::move(own.options[kParameters]);
   }
-  COXSWAIN_RETURN_IF_ERROR(
-      hook.LoadState(cut.state, reader.rank, reader.world_size));
-  LogCut(state, cut);
+  absl::Status loaded =
+      hook.LoadState(cut.state, reader.rank, reader.world_size);
+  std::vector<std::string> lost;
+  if (absl::IsFailedPrecondition(loaded)) {
+    lost = DropUnfit(*like, reader, &cut);
+    if (lost.empty()) return loaded;
+    loaded = hook.LoadState(cut.state, reader.rank, reader.world_size);
+  }
+  COXSWAIN_RETURN_IF_ERROR(loaded);
+  LogCut(state, cut, lost);
   return absl::OkStatus();
 }
 

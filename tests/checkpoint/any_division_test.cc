@@ -46,13 +46,13 @@ std::vector<Whole> Model(DType dtype) {
     spec.dtype = dtype;
     model.push_back({std::move(spec), stage, dimension});
   };
-  add("up.weight", {13, 16}, 0, 0);
-  add("up.bias", {13}, 0, 0);
-  add("down.weight", {16, 13}, 0, 1);
-  add("down.bias", {16}, 0, -1);
+  add("up.weight", {29, 24}, 0, 0);
+  add("up.bias", {29}, 0, 0);
+  add("down.weight", {24, 29}, 0, 1);
+  add("down.bias", {24}, 0, -1);
   add("square", {12, 12}, 1, -1);
-  add("conv", {7, 5, 3}, 1, 0);
-  add("head.weight", {11, 16}, 1, 0);
+  add("conv", {23, 5, 5}, 1, 0);
+  add("head.weight", {26, 24}, 1, 0);
   return model;
 }
 
@@ -175,7 +175,18 @@ class Divided {
       }
       parameters.push_back(std::move(one));
     }
-    HookWorld world(spec_, coxswain::SpecsOf(parameters), axes_.dp);
+    // What all ranks along tp have is in buckets of its own, alike on all.
+    HookWorld::Buckets buckets(1);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const int number = static_cast<int>(i);
+      if (model_[numbers[i]].dimension < 0) {
+        buckets.push_back({number});
+      } else {
+        buckets[0].push_back(number);
+      }
+    }
+    HookWorld world(spec_, coxswain::SpecsOf(parameters), axes_.dp,
+                    std::move(buckets));
     parts_.push_back(
         {std::move(numbers), std::move(parameters), index, std::move(world)});
   }
@@ -303,9 +314,9 @@ TEST_P(AnyDivision, NothingIsLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Hooks, AnyDivision,
-                         testing::Values("powersgd(rank=2,start_step=1)",
-                                         "acp_sgd(rank=2,start_step=1)",
-                                         "batched_powersgd(start_step=1)",
+                         testing::Values("powersgd(rank=2,start_step=2)",
+                                         "acp_sgd(rank=2,start_step=2)",
+                                         "batched_powersgd(start_step=2)",
                                          "int8"),
                          [](const testing::TestParamInfo<const char*>& info) {
                            const std::string spec = info.param;
@@ -316,7 +327,7 @@ INSTANTIATE_TEST_SUITE_P(Hooks, AnyDivision,
 // on now.
 TEST(AnyDivisionTest, OtherStagesGoOnAsIfNothingHadHappened) {
   for (const char* spec :
-       {"powersgd(rank=2,start_step=1)", "acp_sgd(rank=2,start_step=1)"}) {
+       {"powersgd(rank=2,start_step=2)", "acp_sgd(rank=2,start_step=2)"}) {
     for (const int pp : {1, 2}) {
       SCOPED_TRACE(absl::StrCat(spec, " from pp=", pp));
       Divided before(spec, DType::kFloat64, {pp, 2, 2});
@@ -335,15 +346,37 @@ TEST(AnyDivisionTest, OtherStagesGoOnAsIfNothingHadHappened) {
 }
 
 TEST(AnyDivisionTest, FactorsOfOtherPartsBeginAnewAndTheLogNamesThem) {
-  Divided before("powersgd(rank=2,start_step=1)", DType::kFloat64, {1, 1, 2});
+  Divided before("powersgd(rank=2,start_step=2)", DType::kFloat64, {1, 1, 2});
   before.Run(0, kSavedAt);
-  Divided after("powersgd(rank=2,start_step=1)", DType::kFloat64, {1, 1, 1});
+  Divided after("powersgd(rank=2,start_step=2)", DType::kFloat64, {1, 1, 1});
   testing::internal::CaptureStderr();
   after.Load(before.Save());
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, HasSubstr("q of up.weight"));
   EXPECT_THAT(log, HasSubstr("q of down.weight"));
   EXPECT_THAT(log, Not(HasSubstr("q of square"))) << "all had all of it";
+}
+
+// Of a part that is not compressed a hook keeps no error.
+TEST(AnyDivisionTest, AnErrorThatNoPartCanHaveIsDroppedAloneAndNamed) {
+  const Axes all = {1, 1, 1};
+  const Axes thin = {1, 1, 12};
+  for (const char* spec :
+       {"powersgd(rank=2,start_step=2)", "acp_sgd(rank=2,start_step=2)"}) {
+    Divided before(spec, DType::kFloat64, all);
+    before.Run(0, kSavedAt);
+    Gradients expected = before.Unsent();
+    Divided after(spec, DType::kFloat64, thin);
+    testing::internal::CaptureStderr();
+    after.Load(before.Save());
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, HasSubstr("hook_errors_lost"));
+    EXPECT_THAT(log, HasSubstr("error of up.weight"));
+    EXPECT_THAT(log, Not(HasSubstr("error of square")));
+    const Gradients unsent = after.Unsent();
+    EXPECT_EQ(unsent[4], expected[4]) << "square";
+    EXPECT_EQ(unsent[0], std::vector<double>(expected[0].size()));
+  }
 }
 
 }  // namespace
