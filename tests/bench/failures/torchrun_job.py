@@ -10,10 +10,9 @@ from failures.job import Job, unused_port, worker
 
 SETTINGS = {
     "default": {},
-    # By default workers meet over a store that outlives them, whose keys have
-    # no number of the restart in torch 2.15: those that start anew find the
-    # addresses of those before, and end ("Connection refused"), until a restart
-    # happens to overwrite all in time.
+    # By default workers meet over a store that outlives them, whose keys have,
+    # by the source of torch 2.15, no number of the restart: those that start
+    # anew may find the addresses of those before ("Connection refused").
     "tuned": {
         "environment": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         "agent": ["--monitor-interval", "0.01", "--shutdown-timeout", "1"],
