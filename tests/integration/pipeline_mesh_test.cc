@@ -382,6 +382,51 @@ TEST(MeshErrorsTest, WeightsThatDifferAlongTpAreNamed) {
   for (const PipelineEnd& end : ends) EXPECT_FALSE(end.status.ok());
 }
 
+// Of more micro-batches than a window has: the second data's last of six counts
+// for nothing on one of its ranks, which would compute no loss with the other.
+TEST(MeshErrorsTest, WeightsOfLongEvaluationsThatDifferAlongTpAreNamed) {
+  const PipelineProgram program = DividedBlocks("dp=2,tp=2");
+  PipelineProgram other = program;
+  other.data = [data = program.data](int data_index, int64_t number) {
+    PipelineBatch batch = data(data_index, number);
+    if (number == 5) batch.weight = 0;
+    return batch;
+  };
+  const auto ends = PipelineJob().Run(
+      4, [&](int) { return program; },
+      [&](Pipeline& pipeline, Session& session,
+          PipelineEnd* end) -> absl::Status {
+        EXPECT_EQ(pipeline.window(), 4);
+        return pipeline
+            .Evaluate(PipelineJob::NextOf(
+                pipeline, session.rank() == 3 ? other : program, 6, end))
+            .status();
+      });
+  for (const int rank : {2, 3}) {
+    EXPECT_THAT(ends[static_cast<size_t>(rank)].status.message(),
+                HasSubstr("weigh micro-batches from 4 on differently: rank 2 "
+                          "(dp 1, tp 0) and rank 3 (dp 1, tp 1)"));
+  }
+}
+
+TEST(MeshErrorsTest, AWeightThatIsNoNumberIsRefusedAsThat) {
+  for (const char* const mesh : {"dp=2,tp=2", "pp=2,dp=2"}) {
+    SCOPED_TRACE(mesh);
+    PipelineProgram program = DividedBlocks(mesh);
+    program.data = [data = program.data](int data_index, int64_t number) {
+      PipelineBatch batch = data(data_index, number);
+      if (number == 6) batch.weight = std::nan("");
+      return batch;
+    };
+    const auto ends = PipelineJob().Run(
+        4, [&](int) { return program; }, PipelineJob::Steps(program, 3));
+    for (const PipelineEnd& end : ends) {
+      EXPECT_THAT(end.status.message(),
+                  HasSubstr("a micro-batch of weight nan"));
+    }
+  }
+}
+
 TEST(MeshErrorsTest, OtherPartsThanTheOthersAreRefusedWhenRanksJoin) {
   const PipelineProgram program = DividedBlocks("dp=2,tp=2");
   const auto ends = PipelineJob().Run(

@@ -408,7 +408,7 @@ absl::Status Pipeline::AgreeOn(PipelineCall::Kind kind) {
   call.kind = kind;
   call.micro_batches = static_cast<int>(window_.weights.size());
   call.weights = window_.weights;
-  call.weights.resize(static_cast<size_t>(window()));
+  call.expected = static_cast<size_t>(window());
   COXSWAIN_ASSIGN_OR_RETURN(
       std::vector<double> weights,
       CompareCalls(*model_group_, groups_.mesh, call, RanksWithTargets(),

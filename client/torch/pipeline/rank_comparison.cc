@@ -1,12 +1,15 @@
 #include "client/torch/pipeline/rank_comparison.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/mesh.h"
@@ -50,6 +53,24 @@ absl::StatusOr<std::vector<Row>> Gather(ProcessGroup& group, Row own,
     rows.emplace_back(row, row + columns);
   }
   return rows;
+}
+
+// Returns a hash of numbers, the same for the same ones.
+double HashOf(const std::vector<double>& numbers) {
+  uint64_t hash = numbers.size();
+  for (const double number : numbers) {
+    // Zeros have two forms, and what is no number has many.
+    const double one = std::isnan(number)
+                           ? std::numeric_limits<double>::quiet_NaN()
+                           : number + 0.0;
+    hash = Mix64(hash) ^ absl::bit_cast<uint64_t>(one);
+  }
+  // As many bits as a double holds.
+  return static_cast<double>(Mix64(hash) >> 11);
+}
+
+bool Same(double a, double b) {
+  return a == b || (std::isnan(a) && std::isnan(b));
 }
 
 std::string NameOf(double kind, double micro_batches) {
@@ -101,9 +122,11 @@ absl::StatusOr<std::vector<double>> CompareCalls(
     ProcessGroup& group, const Mesh& mesh, const PipelineCall& own,
     const std::vector<int>& weighing, absl::Duration timeout) {
   Row row = {static_cast<double>(own.kind),
-             static_cast<double>(own.micro_batches)};
+             static_cast<double>(own.micro_batches), HashOf(own.weights)};
+  const auto hash = row.size() - 1;
   const auto head = static_cast<Row::difference_type>(row.size());
   row.insert(row.end(), own.weights.begin(), own.weights.end());
+  row.resize(static_cast<size_t>(head) + own.expected);
   absl::StatusOr<std::vector<Row>> rows =
       Gather(group, std::move(row), timeout);
   COXSWAIN_RETURN_IF_ERROR(
@@ -124,17 +147,25 @@ absl::StatusOr<std::vector<double>> CompareCalls(
     return (*rows)[static_cast<size_t>(rank)];
   };
   const Row& of = row_of(weighing[0]);
-  for (const int rank : weighing) {
+  for (size_t i = 1; i < weighing.size(); ++i) {
+    const Row& other = row_of(weighing[i]);
     const auto [a, b] =
-        std::mismatch(of.begin() + head, of.end(), row_of(rank).begin() + head);
-    if (a == of.end()) continue;
+        std::mismatch(of.begin() + head, of.end(), other.begin() + head, Same);
+    if (a == of.end() && of[hash] == other[hash]) continue;
     const auto name = [&](int at) {
       return NameOfRank(mesh, group.ranks()[static_cast<size_t>(at)]);
     };
+    const auto at = a - (of.begin() + head);
+    if (a == of.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the ranks along tp weigh micro-batches from ", at,
+          " on differently: ", name(weighing[0]), " and ", name(weighing[i]),
+          "; they have the same micro-batches"));
+    }
     return absl::FailedPreconditionError(absl::StrCat(
-        "the ranks along tp weigh micro-batch ", a - (of.begin() + head),
-        " differently: ", *a, " on ", name(weighing[0]), ", ", *b, " on ",
-        name(rank), "; they have the same micro-batches"));
+        "the ranks along tp weigh micro-batch ", at, " differently: ", *a,
+        " on ", name(weighing[0]), ", ", *b, " on ", name(weighing[i]),
+        "; they have the same micro-batches"));
   }
   return std::vector<double>(of.begin() + head, of.end());
 }

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_TORCH_PIPELINE_RANK_COMPARISON_H_
 #define COXSWAIN_CLIENT_TORCH_PIPELINE_RANK_COMPARISON_H_
 
+#include <cstddef>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,13 +19,15 @@ struct PipelineCall {
   enum class Kind { kStep, kStepWithoutData, kEvaluation };
   Kind kind = Kind::kStep;
   int micro_batches = 0;
-  // As many as all ranks expect, whatever this one has.
   std::vector<double> weights;
+  // How many weights all ranks exchange, whatever this one has. An evaluation
+  // may have more.
+  size_t expected = 0;
 };
 
 // Compares what the ranks of one data index are called to do, in one exchange,
-// in which all of them take part before anything else. Returns the weights of
-// the ranks `weighing`, by their numbers in the group. Fails with
+// in which all of them take part before anything else. Returns the expected
+// weights of the ranks `weighing`, by their numbers in the group. Fails with
 // FAILED_PRECONDITION, on all of them and naming who does what, where they
 // differ, or these do in their weights, and as Communicator::AllGather. `mesh`
 // has the job's ranks.
