@@ -427,6 +427,21 @@ TEST(MeshErrorsTest, AWeightThatIsNoNumberIsRefusedAsThat) {
   }
 }
 
+// What is whole on each rank along tp would begin with other values.
+TEST(MeshErrorsTest, AnotherSeedThanTheOthersIsRefused) {
+  const PipelineProgram program = DividedBlocks("dp=2,tp=2");
+  const auto ends = PipelineJob().Run(
+      4,
+      [&](int rank) {
+        PipelineProgram own = program;
+        if (rank == 3) own.model.seed = 99;
+        return own;
+      },
+      PipelineJob::Steps(program, 1));
+  for (const PipelineEnd& end : ends) EXPECT_FALSE(end.status.ok());
+  EXPECT_THAT(ends[3].status.message(), HasSubstr(", seed "));
+}
+
 TEST(MeshErrorsTest, OtherPartsThanTheOthersAreRefusedWhenRanksJoin) {
   const PipelineProgram program = DividedBlocks("dp=2,tp=2");
   const auto ends = PipelineJob().Run(

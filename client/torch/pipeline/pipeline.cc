@@ -174,9 +174,13 @@ absl::Status Pipeline::MakeContext() {
 
 // Join has compared manifests, which need not be of this model and options.
 absl::Status Pipeline::CompareModels() {
-  const std::string own =
+  std::string own =
       absl::StrCat(cut_->ToString(), ", ties [", TiesOf(model_), "], schedule ",
                    spec_, options_.sequence ? ", sequence" : "");
+  // What ranks along tp have whole begins with it, and what they drop.
+  if (groups_.tp->size() > 1) {
+    absl::StrAppend(&own, ", seed ", model_.seed.value_or(0));
+  }
   for (const auto& group : {groups_.pp, groups_.data, groups_.tp}) {
     COXSWAIN_RETURN_IF_ERROR(
         CompareTexts(*group, "the layers of a pipeline's stages, and its ties",
