@@ -485,10 +485,13 @@ absl::Status Pipeline::SumGradients() {
     for (const RankLayers::Replicated& one : layers_->replicated()) {
       replicated[one.parameter.scalar_type()].push_back(one.parameter);
     }
-    for (const auto& [type, parameters] : replicated) {
-      COXSWAIN_RETURN_IF_ERROR(
-          WithPrefix("adding up replicated gradients: ",
-                     SumSequenceGradients(parameters, context_.parallel)));
+    for (const auto& of_type : replicated) {
+      absl::Status summed;
+      const absl::Status thrown = Guarded("adding them up", [&] {
+        summed = SumSequenceGradients(of_type.second, context_.parallel);
+      });
+      COXSWAIN_RETURN_IF_ERROR(WithPrefix("adding up replicated gradients: ",
+                                          thrown.ok() ? summed : thrown));
     }
   }
   return tied_->SumGradients();
