@@ -297,6 +297,19 @@ class Search {
   // it. Which of those that are holds up the others, places do not show, unless
   // it is silent.
   void AddPartners(const std::vector<int>& ranks) {
+    Progress least;
+    int late = -1;    // the first of those that have come least far
+    int silent = -1;  // of these
+    for (const int rank : ranks) {
+      if (!Of(rank).live || At(rank).unfollowed) continue;
+      const Progress progress = ProgressOf(rank);
+      if (late < 0 || progress < least) {
+        least = progress;
+        late = rank;
+        silent = -1;
+      }
+      if (progress == least && silent < 0 && At(rank).silent) silent = rank;
+    }
     for (const int rank : ranks) {
       if (!Known(rank) || AtEnd(rank) || At(rank).silent ||
           waits_.Waits(rank) ||
@@ -304,18 +317,11 @@ class Search {
         continue;
       }
       const Progress own = ProgressOf(rank);
-      Progress least = own;
-      int late = rank;
-      for (const int other : ranks) {
-        if (!Of(other).live || At(other).unfollowed) continue;
-        const Progress progress = ProgressOf(other);
-        const bool stopped = progress == least && At(other).silent;
-        if (progress < least || (stopped && late == rank)) {
-          late = other;
-          least = progress;
-        }
+      if (late >= 0 && least < own) {
+        Wait(rank, late);
+      } else if (silent >= 0 && least == own) {
+        Wait(rank, silent);
       }
-      Wait(rank, late);
     }
   }
 
