@@ -3,6 +3,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -310,7 +312,13 @@ TEST_P(GptHookTest, KeepsReplicatedParametersTheSame) {
             alone.losses[i * kDataRanks + static_cast<size_t>(one.data_index)];
         EXPECT_NEAR(one.end.losses[i], expected, 0.3) << "loss " << i;
       }
-      EXPECT_NE(one.norms, alone.norms);
+      // More than sums in another order.
+      ASSERT_EQ(one.norms.size(), alone.norms.size());
+      double most = 0;
+      for (size_t i = 0; i < alone.norms.size(); ++i) {
+        most = std::max(most, std::abs(one.norms[i] - alone.norms[i]));
+      }
+      EXPECT_GT(most, GptTolerances().norms);
     }
   }
 }
