@@ -45,7 +45,9 @@ struct PipelineOptions {
   // else: their gradients are summed up.
   bool sequence = false;
   // Lets the ranks of a group along tp be on several hosts; otherwise that is
-  // FAILED_PRECONDITION, with the bytes that would travel between them.
+  // FAILED_PRECONDITION, with the bytes that would travel between them. With
+  // more than two data indices replicated parameters may then come to differ in
+  // their last bits, which checksum_every takes for damage.
   bool tp_across_hosts = false;
   // Lets ddp.zero be 2; otherwise that is INVALID_ARGUMENT, with the bytes that
   // it would cost and does not save. Its numbers are those of zero=1.
