@@ -47,8 +47,7 @@ void LogWriter::WriteAll(absl::string_view text) const {
 
 void LogWriter::Write(absl::string_view line) {
   MutexLock lock(&mutex_);
-  const bool is_behind = writing_ || !kept_.empty() || left_out_ > 0;
-  if (!is_behind && ReadyFor(line)) {
+  if (!IsBehind() && ReadyFor(line)) {
     WriteAll(line);
     return;
   }
@@ -58,9 +57,18 @@ void LogWriter::Write(absl::string_view line) {
   }
   kept_.append(line.data(), line.size());
   if (!thread_.joinable()) {
+    process_ = getpid();
     thread_ = std::thread([this] { Run(); });
   }
   changed_.NotifyAll();
+}
+
+void LogWriter::Flush(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  if (process_ != getpid()) return;
+  changed_.WaitFor(
+      &mutex_, timeout,
+      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !IsBehind(); });
 }
 
 void LogWriter::Run() {
@@ -69,6 +77,7 @@ void LogWriter::Run() {
     {
       MutexLock lock(&mutex_);
       writing_ = false;
+      if (!IsBehind()) changed_.NotifyAll();
       const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return ends_ || !kept_.empty() || left_out_ > 0;
       };

@@ -1,12 +1,15 @@
 #ifndef COXSWAIN_BASE_LOG_WRITER_H_
 #define COXSWAIN_BASE_LOG_WRITER_H_
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <thread>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 
 namespace coxswain {
@@ -35,7 +38,15 @@ class LogWriter {
   // With its line break. Lines of several threads do not mix.
   void Write(absl::string_view line);
 
+  // Waits until what is kept has been written, or that long: at the end of a
+  // process. Not in a fork of the process, which has no such thread.
+  void Flush(absl::Duration timeout);
+
  private:
+  // Whether there is something that the next line has to come after.
+  bool IsBehind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return writing_ || !kept_.empty() || left_out_ > 0;
+  }
   // Returns whether a line can be written without waiting.
   bool ReadyFor(absl::string_view line) const;
   void WriteAll(absl::string_view text) const;
@@ -52,6 +63,7 @@ class LogWriter {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // none until a line has to be kept
+  pid_t process_ ABSL_GUARDED_BY(mutex_) = 0;  // that the thread is of
 };
 
 }  // namespace coxswain

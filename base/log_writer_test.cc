@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "base/unique_fd.h"
 #include "gtest/gtest.h"
 
@@ -75,6 +76,32 @@ TEST_F(LogWriterTest, LinesThatDoNotFitComeInTheirOrder) {
   const std::vector<std::string> lines = ReadAll(&writer);
   ASSERT_EQ(lines.size(), kLines);
   for (int i = 0; i < kLines; ++i) EXPECT_EQ(lines[i], absl::StrCat(i));
+}
+
+TEST_F(LogWriterTest, FlushWaitsForWhatIsKept) {
+  HaveLittleSpace();
+  LogWriter writer(write_.get(), LeftOut);
+  writer.Flush(absl::InfiniteDuration());  // There is nothing.
+  constexpr size_t kSize = 5000;
+  writer.Write(std::string(kSize, 'x'));
+  writer.Flush(absl::Milliseconds(1));  // Nobody reads.
+  std::vector<char> bytes(kSize);
+  size_t count = 0;
+  std::thread reader([&] {
+    constexpr size_t kFirst = 4096;
+    while (count < kFirst) {
+      const ssize_t more =
+          read(read_.get(), bytes.data() + count, kFirst - count);
+      if (more <= 0) return;
+      count += static_cast<size_t>(more);
+    }
+  });
+  writer.Flush(absl::InfiniteDuration());
+  reader.join();
+  ASSERT_EQ(fcntl(read_.get(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(read(read_.get(), bytes.data(), bytes.size()),
+            static_cast<ssize_t>(kSize - count))
+      << "the rest is there";
 }
 
 TEST_F(LogWriterTest, LongLinesComeWhole) {

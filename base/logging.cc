@@ -172,9 +172,15 @@ std::string LeftOutLine(int64_t lines) {
          "\n";
 }
 
+// How long the end of the process waits for who reads its last lines.
+constexpr absl::Duration kLastLines = absl::Seconds(1);
+
 // Never destroyed: threads may log while the process ends, and nobody may read.
 LogWriter& Stderr() {
-  static LogWriter* const writer = new LogWriter(STDERR_FILENO, LeftOutLine);
+  static LogWriter* const writer = [] {
+    std::atexit([] { Stderr().Flush(kLastLines); });
+    return new LogWriter(STDERR_FILENO, LeftOutLine);
+  }();
   return *writer;
 }
 
