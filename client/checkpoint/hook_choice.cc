@@ -9,6 +9,8 @@ namespace coxswain {
 namespace {
 
 constexpr char kHookParametersBlob[] = ".hook_parameters/";
+// In a state's options, of the hooks that have it: their parameters, in words.
+constexpr char kParameters[] = "parameters";
 constexpr int kNothing = -1;
 
 // Returns the parameters of the whole model of which a merged state has errors:
@@ -26,6 +28,13 @@ std::vector<HookParameter> ParametersOf(const HookState& merged) {
     specs.push_back(std::move(spec));
   }
   return HookParametersOf(specs, {});
+}
+
+// Returns whether a hook of another part refuses a state for the parameters
+// that it names alone, as there is nothing else in it: before a low-rank hook
+// begins to compress.
+bool IsOfNamesOnly(const HookState& hook) {
+  return hook.tensors.empty() && hook.options.count(kParameters) > 0;
 }
 
 }  // namespace
@@ -101,10 +110,12 @@ absl::Status HookChoice::Finish(TrainingState* state) {
   if (own_) {
     state->hook = std::move(first_);
     state->own = std::move(hooks_);
+    if (!of_part()) CutNamesOnly(state);
     return absl::OkStatus();
   }
   COXSWAIN_ASSIGN_OR_RETURN(state->hook, MergeHookStates(std::move(hooks_)));
   if (of_part() || reader_.parameters.empty()) return absl::OkStatus();
+  CutNamesOnly(state);
   std::vector<HookParameter> whole = ParametersOf(state->hook);
   if (!Overlap(whole, reader_.parameters)) return absl::OkStatus();
   SavedHookPart part{std::move(whole), {}, /*own=*/false};
@@ -115,6 +126,14 @@ absl::Status HookChoice::Finish(TrainingState* state) {
   state->hook.tensors.clear();
   state->parts.push_back(std::move(part));
   return absl::OkStatus();
+}
+
+void HookChoice::CutNamesOnly(TrainingState* state) const {
+  if (reader_.parameters.empty() || !state->parts.empty() ||
+      !IsOfNamesOnly(state->hook)) {
+    return;
+  }
+  state->parts.push_back({{}, {state->hook}, /*own=*/false});
 }
 
 }  // namespace coxswain

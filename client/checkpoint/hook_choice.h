@@ -42,6 +42,9 @@ class HookChoice {
   // Where the reader's part was not saved: takes one of another part.
   absl::Status TakeForCut(int number, HookState hook,
                           absl::string_view described);
+  // Where the reader's part was not saved, and the state is of no element of
+  // any: has it cut, so that the reader's hook does not refuse its names.
+  void CutNamesOnly(TrainingState* state) const;
   // Whether all of the reader's part are needed, or that in its place.
   bool one_to_one() const {
     return alike_.size() == static_cast<size_t>(reader_.world_size);

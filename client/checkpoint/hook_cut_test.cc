@@ -298,6 +298,29 @@ TEST(HookChoiceTest, WhatIsNotDescribedIsNotCut) {
   EXPECT_EQ(state.hook.tensors.size(), 1u) << "so that its loss is known";
 }
 
+// A state without tensors, as before a low-rank hook begins to compress, names
+// the parameters of its part all the same.
+TEST(HookChoiceTest, AStateThatOnlyNamesItsParametersIsCut) {
+  const TrainingRank reader{0, 1, "new", {Whole("w", {2})}};
+  for (const bool own : {false, true}) {
+    SCOPED_TRACE(own);
+    HookChoice choice(reader, {"one"}, own);
+    HookState saved = StateOf({}, {}).state;
+    saved.options["parameters"] = "v float32[3]\n";
+    EXPECT_OK(choice.Take(0, saved, /*described=*/""));
+    TrainingState state;
+    EXPECT_OK(choice.Finish(&state));
+    ASSERT_EQ(state.parts.size(), 1u);
+    EXPECT_FALSE(state.parts[0].own);
+    ASSERT_OK_AND_ASSIGN(
+        const HookCut cut,
+        CutHookState({{state.parts[0].parameters, state.parts[0].states[0]}},
+                     reader.parameters));
+    EXPECT_EQ(cut.state.step, saved.step);
+    EXPECT_THAT(cut.state.tensors, IsEmpty());
+  }
+}
+
 TEST(HookChoiceTest, ADamagedDescriptionIsDataLoss) {
   const TrainingRank reader{0, 1, "new", {Whole("w", {2})}};
   HookChoice choice(reader, {"one"}, /*own=*/true);
