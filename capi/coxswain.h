@@ -73,7 +73,7 @@ extern "C" {
 // Programs work with any library of the same major number, and a minor number
 // that is not below theirs.
 #define CX_ABI_MAJOR 1
-#define CX_ABI_MINOR 4
+#define CX_ABI_MINOR 5
 
 // Returns major << 16 | minor of the library.
 CX_API int32_t cx_abi_version(void);

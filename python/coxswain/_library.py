@@ -19,7 +19,7 @@ from . import errors
 
 # The version that this package needs: a library of the same major number, and a
 # minor number that is not below.
-ABI_MAJOR, ABI_MINOR = 1, 4
+ABI_MAJOR, ABI_MINOR = 1, 5
 
 VARIABLE = "COXSWAIN_LIBRARY"
 BESIDE = os.path.join(
