@@ -341,6 +341,9 @@ CX_API cx_code cx_next_event(cx_session session, int64_t timeout_ms,
 
 // Reports how many optimizer steps this worker has taken, for status and logs.
 CX_API cx_code cx_report_progress(cx_session session, int64_t steps);
+// Reports whether this worker waits for others in what Coxswain does not
+// exchange, such as a collective of torch's: plans with a stall_timeout ask.
+CX_API cx_code cx_report_wait(cx_session session, int32_t waits);
 // Counts a micro-batch as progress.
 CX_API cx_code cx_note_micro_batch(cx_session session);
 

@@ -258,6 +258,14 @@ cx_code cx_report_progress(cx_session session, int64_t steps) {
   });
 }
 
+cx_code cx_report_wait(cx_session session, int32_t waits) {
+  return capi::Guarded([&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
+    open->session->ReportWait(waits != 0);
+    return absl::OkStatus();
+  });
+}
+
 cx_code cx_note_micro_batch(cx_session session) {
   return capi::Guarded([&]() -> capi::Answer {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));

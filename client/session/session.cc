@@ -245,6 +245,8 @@ void Session::ReportProgress(int64_t optimizer_steps) {
   core_->step.store(optimizer_steps);
 }
 
+void Session::ReportWait(bool waits) { core_->waits_elsewhere.store(waits); }
+
 void Session::SetPipelinePlace(
     std::function<std::optional<PipelinePlace>()> source) {
   core_->SetPipelinePlace(std::move(source));

@@ -152,6 +152,9 @@ class Session {
   // heartbeats and when it leaves. Without a call it is that of its schedule's
   // stream "train".
   void ReportProgress(int64_t optimizer_steps);
+  // Sets whether this worker waits for others in what is no collective of the
+  // session: plans with a stall_timeout ask.
+  void ReportWait(bool waits);
   // Sets Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);
 

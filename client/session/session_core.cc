@@ -235,9 +235,9 @@ v1::Heartbeat Session::Core::NextHeartbeat() {
   done.rounds = heartbeat.rounds();
   done.micro_batches = heartbeat.micro_batches();
   done.step = heartbeat.step();
-  const absl::Duration waited =
-      waits_.Look(request.options.clock->Now(),
-                  schedule_->Waits() || groups_.Waits(), done);
+  const absl::Duration waited = waits_.Look(
+      request.options.clock->Now(),
+      waits_elsewhere.load() || schedule_->Waits() || groups_.Waits(), done);
   heartbeat.set_waiting_ms(absl::ToInt64Milliseconds(waited));
   return heartbeat;
 }

@@ -113,6 +113,7 @@ class Session::Core {
   CheckpointClient checkpoints;
   ParameterClient parameters;
   std::atomic<int64_t> step{0};
+  std::atomic<bool> waits_elsewhere{false};  // as ReportWait has it
 
  private:
   using AbortCallback = std::function<void(const absl::Status&)>;

@@ -395,6 +395,28 @@ TEST_F(SessionTest, HeartbeatsReportAWaitWhereThePlanAsksForIt) {
   }));
 }
 
+TEST_F(SessionTest, AWaitForWhatOthersExchangeIsTheProgramsToReport) {
+  (*plan_.mutable_terms())["stall_timeout"] = "1s";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  const auto stream = fake_->AttachmentNumber(0);
+  session->ReportWait(true);
+  // From its first heartbeat on, it counts.
+  session->ReportProgress(1);
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().step() == 1;
+  }));
+  clock_.Advance(absl::Seconds(3));
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().waiting_ms() == 3000;
+  }));
+  session->ReportWait(false);
+  session->ReportProgress(2);
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().step() == 2 &&
+           request.heartbeat().waiting_ms() == 0;
+  }));
+}
+
 TEST_F(SessionTest, GroupsOfOneNameAreOneGroup) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   ASSERT_OK_AND_ASSIGN(const auto first, session->CreateGroup("solo", {0}));

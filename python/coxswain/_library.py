@@ -369,6 +369,7 @@ FUNCTIONS = {
     "cx_status": (c_int32, [_SESSION]),
     "cx_next_event": (c_int32, [_SESSION, c_int64, POINTER(Event), _CALL]),
     "cx_report_progress": (c_int32, [_SESSION, c_int64]),
+    "cx_report_wait": (c_int32, [_SESSION, c_int32]),
     "cx_note_micro_batch": (c_int32, [_SESSION]),
     "cx_barrier": (c_int32, [_SESSION, c_char_p, c_int64, _CALL]),
     "cx_store_set": (c_int32, [_SESSION, c_char_p, *_BYTES, _CALL]),

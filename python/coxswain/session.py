@@ -361,6 +361,13 @@ class Session:
             )
         )
 
+    def report_wait(self, waits: bool) -> None:
+        """Reports whether this worker waits for others in what Coxswain does
+        not exchange: plans with a stall_timeout ask."""
+        self._check(
+            _library.library().cx_report_wait(self._handle, int(waits))
+        )
+
     def request_stop(self, reason: str) -> None:
         """Asks all ranks to stop after the next decision: see Decision.stop."""
         self._request(_STOP, reason)

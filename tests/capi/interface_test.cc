@@ -76,6 +76,7 @@ TEST(CapiArgumentsTest, AHandleThatIsNotOpenIsAnError) {
     ExpectInvalid(lib.cx_status(none), words);
     ExpectInvalid(lib.cx_next_event(none, 0, &event, nullptr), words);
     ExpectInvalid(lib.cx_report_progress(none, 1), words);
+    ExpectInvalid(lib.cx_report_wait(none, 1), words);
     ExpectInvalid(lib.cx_note_micro_batch(none), words);
     ExpectInvalid(lib.cx_barrier(none, "a", 1, nullptr), words);
     ExpectInvalid(lib.cx_store_set(none, "a", "b", 1, nullptr), words);

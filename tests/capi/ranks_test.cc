@@ -68,6 +68,8 @@ TEST_P(CapiRanksTest, KnowThemselvesAndEachOther) {
               CX_INVALID_ARGUMENT);
     EXPECT_EQ(library.cx_status(session), CX_OK);
     EXPECT_EQ(library.cx_report_progress(session, 3), CX_OK);
+    EXPECT_EQ(library.cx_report_wait(session, 1), CX_OK);
+    EXPECT_EQ(library.cx_report_wait(session, 0), CX_OK);
     EXPECT_EQ(library.cx_note_micro_batch(session), CX_OK);
     auto event = Init<cx_event>();
     ASSERT_EQ(Call([&](cx_call* call) {

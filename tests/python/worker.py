@@ -37,6 +37,8 @@ def together():
         exchange(session, rank)
         decide(session, rank)
         session.report_progress(3)
+        session.report_wait(True)
+        session.report_wait(False)
         session.barrier("end", timeout=20)
 
 

@@ -34,6 +34,7 @@ class Exchange:
         self._on_device = False
         self._works: List[Any] = []
         self._futures: List[Any] = []
+        self._waits = False  # as the session was told
 
     def name(self) -> Optional[str]:
         """Returns the hook's name in tickets; None: that of the plan."""
@@ -83,6 +84,8 @@ class Exchange:
             if ended is None:
                 raise
             raise ended from error
+        finally:
+            self._report_wait(False)
         self._works.clear()
         self._futures.clear()
 
@@ -135,6 +138,14 @@ class Exchange:
         ended = self._session.ended
         if ended is not None:
             raise ended
+        self._report_wait(True)
+
+    def _report_wait(self, waits: bool) -> None:
+        """Lets the session tell that this rank waits for others, once that has
+        taken a while: a stopped one is found by the waits of all others."""
+        if self._waits != waits:
+            self._waits = waits
+            self._session.report_wait(waits)
 
 
 def _mean(size: int) -> Any:
