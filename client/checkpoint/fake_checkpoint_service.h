@@ -71,6 +71,20 @@ class FakeCheckpointService {
           }
           return response;
         });
+    stub->Answer<v1::ShowRequest, v1::ShowResponse>(
+        "Checkpoint/Show",
+        [this](const v1::ShowRequest& request, const CallOptions&) {
+          MutexLock lock(&mutex_);
+          v1::ShowResponse response;
+          *response.mutable_checkpoint() = infos_[request.checkpoint_id()];
+          for (const auto& [shard, bytes] : shards_[request.checkpoint_id()]) {
+            v1::ShardInfo* const info = response.add_shards();
+            info->set_shard(shard);
+            info->set_bytes(static_cast<int64_t>(bytes.size()));
+            info->set_crc32c(Crc32c(bytes));
+          }
+          return response;
+        });
     stub->Answer<v1::DeleteRequest, v1::DeleteResponse>(
         "Checkpoint/Delete",
         [this](const v1::DeleteRequest& request, const CallOptions&) {

@@ -143,8 +143,8 @@ std::string WhyNotFinite(
   if (found.empty()) {
     for (const int parameter : reducer.own_non_finite()) {
       if (found.size() == kNamed) break;
-      found.push_back(absl::StrCat("the gradient of \"",
-                                   parameters[static_cast<size_t>(parameter)].name,
+      const auto index = static_cast<size_t>(parameter);
+      found.push_back(absl::StrCat("the gradient of \"", parameters[index].name,
                                    "\" on ", rank));
     }
   }
@@ -157,10 +157,9 @@ std::string WhyNotFinite(
     if (is_finite(i)) continue;
     found.push_back(absl::StrCat("\"", parameters[i].name, "\""));
   }
-  const std::string averages =
-      absl::StrCat("the averages of ", found.empty()
-                                           ? "other ranks' slices"
-                                           : absl::StrJoin(found, ", "));
+  const std::string averages = absl::StrCat(
+      "the averages of ",
+      found.empty() ? "other ranks' slices" : absl::StrJoin(found, ", "));
   // The same words on all replicas, so that the rank where it comes from is not
   // lost among them.
   if (reducer.finds_non_finite()) {

@@ -41,8 +41,8 @@ bool IsLocalStep(const schedule::Terms& terms, const schedule::Ticket& ticket,
 
 // Returns why all ranks skip a finished step whose averages are not finite:
 // names the gradients that the hook has found, or those of this rank, `rank`
-// ("rank 1"), or else the averages for which `is_finite` returns false. Empty if
-// there are none.
+// ("rank 1"), or else the averages for which `is_finite` returns false. Empty
+// if there are none.
 std::string WhyNotFinite(
     const Hook& hook, const Reducer& reducer, absl::string_view rank,
     const std::function<bool(size_t parameter)>& is_finite);

@@ -47,8 +47,8 @@ struct ReducerOptions {
   bool statistics = false;
   // Finds this rank's own gradients that are not finite, before they are
   // averaged (Reducer::own_non_finite): all ranks see such averages, and this
-  // one is where they come from. A pass over each bucket by the exchange thread.
-  // In the CPU's memory; each rank's own affair.
+  // one is where they come from. A pass over each bucket by the exchange
+  // thread. In the CPU's memory; each rank's own affair.
   bool finds_non_finite = false;
   // Above 0: gradients whose norm is larger are scaled down to it, by Finish.
   // Implies `statistics`. Gradients that are not finite stay as they are.

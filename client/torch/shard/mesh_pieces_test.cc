@@ -129,7 +129,7 @@ Made MakeLayers(const TensorParallelPtr& parallel, bool first, bool last) {
     add("down", Must(RowParallelLinear::Create(parallel, down)));
   }
   if (last) {
-    add("norm", std::make_shared<Norm>());
+    module.register_module("norm", std::make_shared<Norm>());
     // Where both of a tie are, they are one, under the first one's name.
     if (!first) {
       ParallelLinearOptions head{kFeatures, kVocabulary, /*bias=*/false};
@@ -341,7 +341,8 @@ class MeshPiecesTest : public ::testing::Test {
     OnMesh(one, [&](Rank& rank) {
       rank.FillIn();
       std::vector<PieceMemory> pieces;
-      ASSERT_OK(rank.Program().fill_pieces(&pieces));
+      const ProgramCheckpoint::Program program = rank.Program();
+      ASSERT_OK(program.fill_pieces(&pieces));
       CheckpointLabel label;
       label.step = step;
       auto saved = SavePieces(*client_, rank.world(), label, pieces);
@@ -370,7 +371,8 @@ TEST_F(MeshPiecesTest, TheRanksSaveEachElementOnce) {
       OnMesh(one, [&](Rank& rank) {
         rank.FillIn();
         std::vector<PieceMemory> pieces;
-        ASSERT_OK(rank.Program().fill_pieces(&pieces));
+        const ProgramCheckpoint::Program program = rank.Program();
+        ASSERT_OK(program.fill_pieces(&pieces));
         ASSERT_OK_AND_ASSIGN(
             const PieceShare share,
             SharePieces(rank.world(), Described(pieces), absl::OkStatus()));
