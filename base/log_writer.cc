@@ -11,6 +11,18 @@
 #include "absl/time/time.h"
 
 namespace coxswain {
+namespace {
+
+// Returns how much of a text to write at once: whole lines, as many as a pipe
+// takes in one piece, as other processes may write to it, too.
+size_t SizeOfLines(absl::string_view text) {
+  if (text.size() <= PIPE_BUF) return text.size();
+  size_t end = text.rfind('\n', PIPE_BUF - 1);
+  if (end == absl::string_view::npos) end = text.find('\n');
+  return end == absl::string_view::npos ? text.size() : end + 1;
+}
+
+}  // namespace
 
 LogWriter::~LogWriter() {
   {
@@ -33,7 +45,7 @@ bool LogWriter::ReadyFor(absl::string_view line) const {
 
 void LogWriter::WriteAll(absl::string_view text) const {
   while (!text.empty()) {
-    const ssize_t written = write(fd_, text.data(), text.size());
+    const ssize_t written = write(fd_, text.data(), SizeOfLines(text));
     if (written >= 0) {
       text.remove_prefix(static_cast<size_t>(written));
     } else if (errno == EAGAIN) {

@@ -38,8 +38,9 @@ class LogWriterTest : public testing::Test {
     EXPECT_GT(fcntl(write_.get(), F_SETPIPE_SZ, 4096), 0);
   }
 
-  // Ends the writer while another thread reads, and returns what came.
-  std::vector<std::string> ReadAll(std::optional<LogWriter>* writer) {
+  // Ends the writers while another thread reads, and returns what came.
+  std::vector<std::string> ReadAll(std::optional<LogWriter>* writer,
+                                   std::optional<LogWriter>* other = nullptr) {
     std::string text;
     std::thread reader([&] {
       char bytes[4096];
@@ -49,6 +50,7 @@ class LogWriterTest : public testing::Test {
       }
     });
     writer->reset();
+    if (other != nullptr) other->reset();
     write_.Close();
     reader.join();
     return absl::StrSplit(text, '\n', absl::SkipEmpty());
@@ -157,6 +159,23 @@ TEST_F(LogWriterTest, LinesOfSeveralThreadsDoNotMix) {
   EXPECT_EQ(lines.size(), 4u * kEach);
   for (const std::string& line : lines) {
     EXPECT_EQ(line, std::string(30, line[0]));
+  }
+}
+
+// Workers share the pipe of who has started them.
+TEST_F(LogWriterTest, LinesOfSeveralProcessesDoNotMix) {
+  HaveLittleSpace();
+  std::optional<LogWriter> one(std::in_place, write_.get(), LeftOut);
+  std::optional<LogWriter> other(std::in_place, write_.get(), LeftOut);
+  constexpr int kEach = 2000;
+  for (int i = 0; i < kEach; ++i) {
+    one->Write(absl::StrCat(std::string(30, 'a'), "\n"));
+    other->Write(absl::StrCat(std::string(30, 'b'), "\n"));
+  }
+  const std::vector<std::string> lines = ReadAll(&one, &other);
+  EXPECT_EQ(lines.size(), 2u * kEach);
+  for (const std::string& line : lines) {
+    ASSERT_EQ(line, std::string(30, line[0]));
   }
 }
 
