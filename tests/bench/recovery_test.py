@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import types
@@ -12,7 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from failures import kinds, steps, summary, trace  # noqa: E402
+from failures import job, kinds, steps, summary, trace  # noqa: E402
 from failures.kinds import Outcome, Series  # noqa: E402
 from failures.steps import Commit, StepLog  # noqa: E402
 
@@ -328,6 +329,24 @@ class FailureTest(unittest.TestCase):
         outcome, done = self.take("kill", job)
         self.assertEqual(outcome, Outcome())
         self.assertEqual(job.now // MS, 1100)
+
+
+class ProcessesTest(unittest.TestCase):
+    def test_a_worker_that_has_not_written_yet_ends_with_its_job(self):
+        ours = job.Job(1, {}, {})
+        theirs = job.Job(1, {}, {})
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-c", "import signal; signal.pause()",
+                 "--steps-log", one.log_path],
+                start_new_session=True,
+            ) for one in (ours, theirs)
+        ]
+        ours.close()
+        self.assertEqual(workers[0].wait(), -signal.SIGKILL)
+        self.assertIsNone(workers[1].poll())
+        theirs.close()
+        self.assertEqual(workers[1].wait(), -signal.SIGKILL)
 
 
 class Job:

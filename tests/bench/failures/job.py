@@ -230,21 +230,20 @@ class Job:
     def close(self):
         for process in list(self._processes):
             self._end(process)
-        # A worker may be in a session of its own.
-        for slot in self.slots:
-            slot.read()
-            for event in slot.log.events:
-                if event.name == "start":
-                    self._end_worker(int(event.text))
+        # A worker may be in a session of its own, and may not have written yet
+        # that it has started.
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                self._end_worker(int(name))
         self._folder.cleanup()
 
     def _end_worker(self, pid):
-        """Ends a process, if it still is one of this job's."""
+        """Ends a process, if it is a worker of this job."""
+        ours = b"\0--steps-log\0" + self.folder.encode() + b"/"
         try:
             with open("/proc/%d/cmdline" % pid, "rb") as file:
-                ours = self.folder.encode() in file.read()
-            if ours:
-                os.kill(pid, signal.SIGKILL)
+                if ours in file.read():
+                    os.kill(pid, signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             pass
 
