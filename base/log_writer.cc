@@ -60,7 +60,9 @@ void LogWriter::WriteAll(absl::string_view text) const {
 void LogWriter::Write(absl::string_view line) {
   MutexLock lock(&mutex_);
   if (!IsBehind() && ReadyFor(line)) {
+    writes_itself_.store(true);
     WriteAll(line);
+    writes_itself_.store(false);
     return;
   }
   if (left_out_ > 0 || kept_.size() + line.size() > most_kept_) {
@@ -76,6 +78,7 @@ void LogWriter::Write(absl::string_view line) {
 }
 
 void LogWriter::Flush(absl::Duration timeout) {
+  if (writes_itself_.load()) return;
   MutexLock lock(&mutex_);
   if (process_ != getpid()) return;
   changed_.WaitFor(

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -59,6 +60,9 @@ class LogWriter {
   CondVar changed_;
   std::string kept_ ABSL_GUARDED_BY(mutex_);
   int64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  // A caller writes its line, with the lock: nothing is kept then. It waits for
+  // the reader after all where another process was faster in filling the pipe.
+  std::atomic<bool> writes_itself_{false};
   // The thread has taken lines that it has not written yet.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
