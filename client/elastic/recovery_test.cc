@@ -471,7 +471,7 @@ TEST(RecoveryTest, OfThreeTheOneWithOtherBitsIsReplaced) {
     SCOPED_TRACE(damaged);
     Ranks ranks =
         RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));
-    const float value = ranks[0]->state.value();
+    const double value = ranks[0]->state.value();
     ranks[damaged]->state.set_value(3.25);
     const Results results = RecoverAll(ranks);
     ExpectOk(results);
