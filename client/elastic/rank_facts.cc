@@ -153,11 +153,15 @@ std::vector<bool> PlanCopies(const std::vector<RankFacts>& facts,
   const RankFacts& source = facts[plan->source];
   std::vector<bool> all_same(facts.size());
   plan->copies.resize(facts.size());
+  plan->damaged.resize(facts.size());
   plan->copies_loose.resize(facts.size());
   for (size_t rank = 0; rank < facts.size(); ++rank) {
     // States that belong to no generation yet may be anything.
-    const bool same = source.has_state != 0 && SameState(facts[rank], source) &&
-                      (!has_majority || SameBits(facts[rank], source));
+    const bool in_step =
+        source.has_state != 0 && SameState(facts[rank], source);
+    plan->damaged[rank] =
+        in_step && has_majority && !SameBits(facts[rank], source);
+    const bool same = in_step && !plan->damaged[rank];
     all_same[rank] = same;
     plan->copies[rank] = !same && static_cast<int>(rank) != plan->source;
     plan->copies_any |= plan->copies[rank];

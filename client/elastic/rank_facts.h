@@ -51,7 +51,8 @@ absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
 struct RecoveryPlan {
   int source = 0;  // whose state all go on with
   bool copies_any = false;
-  std::vector<bool> copies;  // by rank: takes over the source's
+  std::vector<bool> copies;   // by rank: takes over the source's
+  std::vector<bool> damaged;  // by rank: most others contradict its bits
   // Has the source's state, but for the loose bytes, which it takes over.
   bool copies_any_loose = false;
   std::vector<bool> copies_loose;

@@ -208,7 +208,8 @@ absl::Status Recovery::Copy() {
                     restored.message(), " (after: ", status.message(),
                     "); start this worker again")));
   }
-  standing_.has_state = had_state;
+  // Once fewer ranks are left, it would contradict them without a majority.
+  standing_.has_state = had_state && !plan_.damaged[rank_];
   return status;
 }
 

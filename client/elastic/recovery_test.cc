@@ -491,6 +491,23 @@ TEST(RecoveryTest, OfThreeTheOneWithOtherBitsIsReplaced) {
   }
 }
 
+TEST(RecoveryTest, ADamagedRankDoesNotCountOnceFewerAreLeft) {
+  Ranks ranks =
+      RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));
+  const double value = ranks[2]->state.value();
+  ranks[0]->state.fail_digest = 2;  // it dies while its state is copied
+  ranks[1]->state.set_value(3.25);
+  EXPECT_FALSE(RecoverAll(ranks)[1].ok());
+  EXPECT_FALSE(ranks[1]->standing.has_state);
+  EXPECT_TRUE(ranks[2]->standing.has_state);
+
+  ranks.erase(ranks.begin());
+  const Results again = RecoverAll(ranks, 6);
+  ExpectOk(again);
+  EXPECT_EQ(again[0]->source, 1);
+  EXPECT_EQ(ranks[0]->state.value(), value);
+}
+
 TEST(RecoveryTest, WithoutAMajorityNoRankIsReplaced) {
   Ranks ranks =
       RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Survivor(9, 0.125));

@@ -143,6 +143,9 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
     _check_bits(facts, source, [i for i, one in enumerate(same) if one])
     behind = [i for i, one in enumerate(same) if not one and i != source]
     copies = session.rank in behind
+    if session.rank in damaged:
+        # Where fewer are left, it would contradict them without a majority.
+        state.whole = False
     if behind:
         _copy(session, state, source, newest.step, copies)
     # From here on it holds what all hold, whatever becomes of the rest.
