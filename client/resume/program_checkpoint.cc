@@ -1,8 +1,10 @@
 #include "client/resume/program_checkpoint.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -183,9 +185,12 @@ absl::StatusOr<ProgramCheckpoint::Resumed> ProgramCheckpoint::Resume(
   resumed.checkpoint_id = state.checkpoint_id;
   resumed.step = state.step;
   resumed.blobs = std::move(state.blobs);
-  resumed.blobs.erase(kModelBlob);
-  resumed.blobs.erase(kOptimizerBlob);
-  for (const auto& [name, item] : program_.items) resumed.blobs.erase(name);
+  // Names of the program's own have no dot in front. An item that this program
+  // does not have, such as a loss scale, ends with the program that had it.
+  for (auto it = resumed.blobs.begin(); it != resumed.blobs.end();) {
+    it = absl::StartsWith(it->first, ".") ? resumed.blobs.erase(it)
+                                          : std::next(it);
+  }
   return resumed;
 }
 

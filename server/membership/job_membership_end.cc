@@ -254,9 +254,11 @@ std::vector<MemberSigns> JobMembership::Signs() const {
     signs.last_sign = record.liveness.last_sign;
     signs.reported = record.reported;
     signs.waiting = record.progress.waiting;
-    signs.interval = record.progress.interval > absl::ZeroDuration()
-                         ? record.progress.interval
-                         : usual;
+    // What it reports, as long as it is no more than this coordinator asks for.
+    signs.interval =
+        record.progress.interval > absl::ZeroDuration()
+            ? std::min(record.progress.interval, options().heartbeat_interval)
+            : usual;
   }
   return all;
 }

@@ -15,9 +15,9 @@ struct MemberSigns {
   // have had the time to come back.
   bool expected = true;
   absl::Time last_sign;  // of life, whatever it was
-  // What its last heartbeat reported; before the first: 0, and when it
-  // attached.
-  absl::Time reported;
+  // What its last heartbeat reported, and when that came; before the first:
+  // nothing, and infinitely long ago.
+  absl::Time reported = absl::InfinitePast();
   absl::Duration waiting;   // for others, while nothing has moved
   absl::Duration interval;  // of its heartbeats
 };
