@@ -8,9 +8,9 @@
 namespace coxswain {
 namespace {
 
-constexpr char kHookParametersBlob[] = ".hook_parameters/";
+constexpr char kHookNamedParametersBlob[] = ".hook_parameters/";
 // In a state's options, of the hooks that have it: their parameters, in words.
-constexpr char kParameters[] = "parameters";
+constexpr char kNamedParameters[] = "parameters";
 constexpr int kNothing = -1;
 
 // Returns the parameters of the whole model of which a merged state has errors:
@@ -27,20 +27,20 @@ std::vector<HookParameter> ParametersOf(const HookState& merged) {
     spec.dtype = tensor.dtype;
     specs.push_back(std::move(spec));
   }
-  return HookParametersOf(specs, {});
+  return HookNamedParametersOf(specs, {});
 }
 
 // Returns whether a hook of another part refuses a state for the parameters
 // that it names alone, as there is nothing else in it: before a low-rank hook
 // begins to compress.
 bool IsOfNamesOnly(const HookState& hook) {
-  return hook.tensors.empty() && hook.options.count(kParameters) > 0;
+  return hook.tensors.empty() && hook.options.count(kNamedParameters) > 0;
 }
 
 }  // namespace
 
-std::string HookParametersBlob(int rank) {
-  return absl::StrCat(kHookParametersBlob, rank);
+std::string HookNamedParametersBlob(int rank) {
+  return absl::StrCat(kHookNamedParametersBlob, rank);
 }
 
 HookChoice::HookChoice(const TrainingRank& reader,
@@ -91,7 +91,7 @@ absl::Status HookChoice::TakeForCut(int number, HookState hook,
                    .first->second;
   if (place == kNothing) {
     COXSWAIN_ASSIGN_OR_RETURN(std::vector<HookParameter> parameters,
-                              ParseHookParameters(described));
+                              ParseHookNamedParameters(described));
     if (Overlap(parameters, reader_.parameters)) {
       place = static_cast<int>(saved_.size());
       saved_.push_back({std::move(parameters), {}, /*own=*/true});
