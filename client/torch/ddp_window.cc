@@ -120,7 +120,8 @@ absl::Status DistributedDataParallel::OnWindowGradient(Parameter& parameter) {
         "BeginLastPass and EndLastPass is the last one that reaches it"));
   }
   if (is == DeclaredWindow::Gradient::kLast && window_.exchanges()) {
-    return Mark(parameter.index);
+    const bool leaves = !options_.may_leave || options_.may_leave();
+    return leaves ? Mark(parameter.index) : absl::OkStatus();
   }
   return Guarded("adding up gradients", [&] { parameter.gradient.Adopt(); });
 }

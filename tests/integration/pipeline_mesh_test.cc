@@ -326,6 +326,54 @@ TEST(MeshErrorsTest, ALayerThatThrowsOnOneRankEndsAll) {
   }
 }
 
+// What the failed pass has of gradients is zeros: the ranks of other data do
+// not step by averages with these.
+TEST(MeshErrorsTest, ACollectiveThatFailsInTheLastPassMovesNoParameter) {
+  const PipelineProgram program = DividedBlocks("dp=2,tp=2");
+  const auto ends = PipelineJob().Run(
+      4,
+      [&](int rank) {
+        PipelineProgram own = program;
+        if (rank != 1) return own;
+        const auto context = std::make_shared<LayerContext>();
+        PipelineLayer& layer = own.model.layers[3];
+        layer.make_on_mesh =
+            [context, make = layer.make_on_mesh](const LayerContext& given) {
+              *context = given;
+              return make(given);
+            };
+        layer.forward = [context, forward = layer.forward, calls = 0](
+                            ::torch::nn::Module* module,
+                            const Tensors& x) mutable {
+          Tensors outputs = forward(module, x);
+          if (++calls == 4) {
+            outputs[0].register_hook([context](const Tensor&) {
+              context->parallel->Fail(
+                  absl::UnavailableError("the cable is out"));
+            });
+          }
+          return outputs;
+        };
+        return own;
+      },
+      [&](Pipeline& pipeline, Session&, PipelineEnd* end) -> absl::Status {
+        EXPECT_EQ(pipeline.window(), 4);
+        ValuesByName before;
+        for (const auto& item : pipeline.module()->named_parameters()) {
+          before[item.key()] = item.value().detach().clone();
+        }
+        const absl::Status status =
+            PipelineJob::Step(pipeline, program, 0, end).status();
+        for (const auto& item : pipeline.module()->named_parameters()) {
+          EXPECT_TRUE(item.value().equal(before.at(item.key()))) << item.key();
+        }
+        return status;
+      });
+  for (const PipelineEnd& end : ends) {
+    EXPECT_THAT(end.status.message(), HasSubstr("the cable is out"));
+  }
+}
+
 // The other ranks along tp compute with more rows than this one.
 TEST(MeshErrorsTest, ActivationsThatDifferAlongTpAreAnErrorOfAll) {
   const PipelineProgram program = DividedBlocks("dp=2,tp=2");

@@ -170,6 +170,9 @@ absl::Status Pipeline::ConnectReplicas() {
   COXSWAIN_RETURN_IF_ERROR(OpenTrace());
   DistributedDataParallelOptions& ddp = options_.ddp;
   DescribeParameters(&ddp);
+  ddp.may_leave = [parallel = context_.parallel] {
+    return !parallel->failed();
+  };
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
                             ddp.make_hook(*ddp.plan));
   COXSWAIN_ASSIGN_OR_RETURN(
