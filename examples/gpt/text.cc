@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
 
@@ -60,6 +61,8 @@ Text::Text(std::string bytes, int64_t length)
     : bytes_(std::move(bytes)),
       length_(length),
       trained_(static_cast<int64_t>(bytes_.size()) / 10 * 9) {}
+
+uint32_t Text::checksum() const { return Crc32c(bytes_); }
 
 int64_t Text::TrainingPiece(uint64_t seed, int64_t number) const {
   const auto n = static_cast<uint64_t>(number);

@@ -23,6 +23,7 @@ class Text {
   static absl::StatusOr<Text> Read(const std::string& path, int64_t length);
 
   int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
+  uint32_t checksum() const;
 
   // Returns where in the text to read a piece that is trained on: a function of
   // its number, so that ranks of any mesh read the same pieces.

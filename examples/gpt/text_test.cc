@@ -35,6 +35,16 @@ TEST(TextTest, AMissingFileNamesThePackage) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("jargon-text")));
 }
 
+TEST(TextTest, TextsOfOneSizeAreToldApart) {
+  std::string bytes(1000, 'a');
+  ASSERT_OK_AND_ASSIGN(const Text one, Text::Read(FileWith("one", bytes), 10));
+  bytes[500] = 'b';
+  ASSERT_OK_AND_ASSIGN(const Text other,
+                       Text::Read(FileWith("other", bytes), 10));
+  EXPECT_EQ(one.size(), other.size());
+  EXPECT_NE(one.checksum(), other.checksum());
+}
+
 TEST(TextTest, PiecesAreOfTheirPartsAndTheSameForTheSameNumber) {
   std::string bytes;
   for (int i = 0; i < 1000; ++i) bytes += static_cast<char>(i % 251);

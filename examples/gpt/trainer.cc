@@ -78,7 +78,9 @@ absl::StatusOr<JobManifest> Trainer::Describe(const SessionOptions& where) {
            std::pair("heads", absl::StrCat(options_.model.heads)),
            std::pair("dropout", absl::StrCat(options_.model.dropout)),
            std::pair("texts", absl::StrCat(options_.texts)),
-           std::pair("text_bytes", absl::StrCat(text_->size())),
+           std::pair("text", absl::StrCat(text_->size(), " bytes, ",
+                                          absl::Hex(text_->checksum(),
+                                                    absl::kZeroPad8))),
            std::pair("learning_rate", absl::StrCat(options_.learning_rate)),
        }) {
     manifest.settings[name] = value;
