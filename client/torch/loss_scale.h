@@ -26,7 +26,9 @@ struct LossScaling {
 // so that all ranks have the same one without an exchange: a gradient that
 // overflows on any of them makes all skip the step, by their votes
 // (skip_non_finite), and each halves its scale. A Pipeline has its own
-// (PipelineOptions::loss_scaling). With a DistributedDataParallel:
+// (PipelineOptions::loss_scaling). Parameters have 32 bits or more, as with
+// passes that convert them: gradients are divided in their own type, in which
+// small ones of 16 bits would vanish after all. With a DistributedDataParallel:
 //
 //   options.skip_non_finite = true;
 //   options.terms.commit_vote = true;
