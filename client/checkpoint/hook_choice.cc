@@ -8,7 +8,7 @@
 namespace coxswain {
 namespace {
 
-constexpr char kHookNamedParametersBlob[] = ".hook_parameters/";
+constexpr char kHookParametersBlob[] = ".hook_parameters/";
 // In a state's options, of the hooks that have it: their parameters, in words.
 constexpr char kNamedParameters[] = "parameters";
 constexpr int kNothing = -1;
@@ -27,7 +27,7 @@ std::vector<HookParameter> ParametersOf(const HookState& merged) {
     spec.dtype = tensor.dtype;
     specs.push_back(std::move(spec));
   }
-  return HookNamedParametersOf(specs, {});
+  return HookParametersOf(specs, {});
 }
 
 // Returns whether a hook of another part refuses a state for the parameters
@@ -39,8 +39,8 @@ bool IsOfNamesOnly(const HookState& hook) {
 
 }  // namespace
 
-std::string HookNamedParametersBlob(int rank) {
-  return absl::StrCat(kHookNamedParametersBlob, rank);
+std::string HookParametersBlob(int rank) {
+  return absl::StrCat(kHookParametersBlob, rank);
 }
 
 HookChoice::HookChoice(const TrainingRank& reader,
@@ -91,7 +91,7 @@ absl::Status HookChoice::TakeForCut(int number, HookState hook,
                    .first->second;
   if (place == kNothing) {
     COXSWAIN_ASSIGN_OR_RETURN(std::vector<HookParameter> parameters,
-                              ParseHookNamedParameters(described));
+                              ParseHookParameters(described));
     if (Overlap(parameters, reader_.parameters)) {
       place = static_cast<int>(saved_.size());
       saved_.push_back({std::move(parameters), {}, /*own=*/true});

@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
                         0),
         std::make_tuple(GptMesh{"pp=2,tp=4", 1, /*sequence=*/true, "zb_h1"}, 0),
         std::make_tuple(GptMesh{"pp=2,shard=2,tp=2", 2}, 1),
+        std::make_tuple(GptMesh{"dp=2,shard=2,tp=2", 4}, 1),
         std::make_tuple(
             GptMesh{"pp=2,dp=2,tp=2", 2, false, "", "pp=2,dp=*,tp=2"}, 1)),
     NameOfCase);

@@ -1,5 +1,6 @@
 #include "client/torch/pipeline/pipeline.h"
 
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -128,7 +129,10 @@ AxisBytes Pipeline::payload_bytes() const {
   };
   AxisBytes bytes;
   bytes.pp = of(*groups_.pp) + tied_->payload_bytes();
-  bytes.data = of(*groups_.data);
+  // With hybrid sharding averages go over the latter two.
+  for (const auto& group : std::set{groups_.data, groups_.dp, groups_.shard}) {
+    bytes.data += of(*group);
+  }
   bytes.tp = of(*groups_.tp);
   return bytes;
 }
@@ -151,7 +155,8 @@ absl::Status Pipeline::Shard(::torch::optim::Optimizer& optimizer) {
 
 absl::Status Pipeline::Fail(const absl::Status& status) {
   if (status.ok()) return status;
-  for (const auto* group : {&groups_.pp, &groups_.data, &groups_.tp}) {
+  for (const auto* group :
+       {&groups_.pp, &groups_.data, &groups_.dp, &groups_.shard, &groups_.tp}) {
     (*group)->communicator().Abort(status.message());
   }
   if (model_group_ != nullptr) {
