@@ -375,26 +375,32 @@ TEST(MeshErrorsTest, ACollectiveThatFailsInTheLastPassMovesNoParameter) {
 }
 
 // The other ranks along tp compute with more rows than this one.
-TEST(MeshErrorsTest, ActivationsThatDifferAlongTpAreAnErrorOfAll) {
+TEST(MeshErrorsTest, DataThatDifferAlongTpAreNamed) {
   const PipelineProgram program = DividedBlocks("dp=2,tp=2");
-  PipelineProgram other = program;
-  other.data = [data = program.data](int data_index, int64_t number) {
-    PipelineBatch batch = data(data_index, number);
-    if (number == 5) batch.inputs[0] = batch.inputs[0].slice(0, 0, 2);
-    return batch;
-  };
-  const auto ends = PipelineJob().Run(
-      4, [&](int) { return program; },
-      [&](Pipeline& pipeline, Session& session,
-          PipelineEnd* end) -> absl::Status {
-        return PipelineJob::Steps(session.rank() == 1 ? other : program, 3)(
-            pipeline, session, end);
-      });
-  for (const int rank : {0, 1}) {
-    EXPECT_THAT(ends[static_cast<size_t>(rank)].status.message(),
-                HasSubstr("stage 0, 0F1: tensor parallelism, rank "));
+  for (const bool of_other_size : {false, true}) {
+    SCOPED_TRACE(of_other_size);
+    PipelineProgram other = program;
+    other.data = [=](int data_index, int64_t number) {
+      PipelineBatch batch = program.data(data_index, number);
+      if (number != 5) return batch;
+      Tensor& input = batch.inputs[0];
+      input = of_other_size ? input.slice(0, 0, 2) : input + 1e-9;
+      return batch;
+    };
+    const auto ends = PipelineJob().Run(
+        4, [&](int) { return program; },
+        [&](Pipeline& pipeline, Session& session,
+            PipelineEnd* end) -> absl::Status {
+          return PipelineJob::Steps(session.rank() == 1 ? other : program, 3)(
+              pipeline, session, end);
+        });
+    for (const int rank : {0, 1}) {
+      EXPECT_THAT(ends[static_cast<size_t>(rank)].status.message(),
+                  HasSubstr("rank 1 (dp 0, tp 1) has other micro-batches than "
+                            "rank 0 (dp 0, tp 0)"));
+    }
+    for (const PipelineEnd& end : ends) EXPECT_FALSE(end.status.ok());
   }
-  for (const PipelineEnd& end : ends) EXPECT_FALSE(end.status.ok());
 }
 
 TEST(MeshErrorsTest, ARankAlongTpThatIsCalledOtherwiseIsNamed) {

@@ -229,6 +229,7 @@ class Pipeline {
   };
   // What the last stage computes with.
   struct Window {
+    uint32_t data = 0;  // see PipelineCall
     std::vector<Tensors> targets;
     std::vector<double> weights;
     std::vector<double> scales;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
 #include "base/mesh.h"
 #include "base/status_macros.h"
@@ -127,7 +128,11 @@ absl::Status Pipeline::CompareModels() {
         CompareTexts(*group, "the layers of a pipeline's stages, and its ties",
                      own, options_.executor.timeout));
   }
-  return absl::OkStatus();
+  // libtorch adds up the gradients of some layers, such as a norm's, by thread:
+  // with other numbers of them replicated parameters would part.
+  return CompareTexts(*groups_.tp, "the threads of ranks along tp",
+                      absl::StrCat(at::get_num_threads()),
+                      options_.executor.timeout);
 }
 
 // The wrapper's ranks are those of one stage, and files are each rank's own.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/crc32c.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/torch/module_tensors.h"
@@ -11,6 +12,23 @@
 #include "schedule/terms.h"
 
 namespace coxswain::torch {
+namespace {
+
+// Returns a checksum of tensors' forms and elements, of what came before, too.
+absl::StatusOr<uint32_t> ChecksumOf(const Tensors& tensors, uint32_t checksum) {
+  COXSWAIN_RETURN_IF_ERROR(Guarded("reading a micro-batch", [&] {
+    for (const ::torch::Tensor& tensor : tensors) {
+      checksum = Crc32c(DescribeForm(tensor), checksum);
+      const ::torch::Tensor dense = tensor.detach().contiguous().cpu();
+      checksum = Crc32c({static_cast<const char*>(dense.data_ptr()),
+                         static_cast<size_t>(dense.nbytes())},
+                        checksum);
+    }
+  }));
+  return checksum;
+}
+
+}  // namespace
 
 absl::Status Pipeline::UseSchedule(int micro_batches) {
   const std::string& spec = ddp_->plan().terms.pipeline;
@@ -51,6 +69,14 @@ absl::Status Pipeline::TakeBatches(std::vector<PipelineBatch> batches) {
   }
   window_.scales.assign(batches.size(), 1);
   window_.losses.assign(batches.size(), 0);
+  if (tensor_ranks() > 1) {
+    for (const auto* const tensors : {&inputs, &window_.targets}) {
+      for (const Tensors& of_batch : *tensors) {
+        COXSWAIN_ASSIGN_OR_RETURN(window_.data,
+                                  ChecksumOf(of_batch, window_.data));
+      }
+    }
+  }
   if (has_inputs()) stages_.front().torch->SetInputs(std::move(inputs));
   return absl::OkStatus();
 }
@@ -61,6 +87,7 @@ absl::Status Pipeline::AgreeOn(PipelineCall::Kind kind) {
   call.kind = kind;
   call.micro_batches = static_cast<int>(window_.weights.size());
   call.weights = window_.weights;
+  call.data = window_.data;
   call.expected = static_cast<size_t>(window());
   COXSWAIN_ASSIGN_OR_RETURN(
       std::vector<double> weights,

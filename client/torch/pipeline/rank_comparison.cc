@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -116,13 +117,34 @@ std::string WhoDoesWhat(const ProcessGroup& group, const Mesh& mesh,
   return absl::StrJoin(parts, "; ");
 }
 
+// Of a row.
+constexpr size_t kData = 2;
+
+// Compares what the ranks of each stage have of the micro-batches.
+absl::Status CompareData(const ProcessGroup& group, const Mesh& mesh,
+                         const std::vector<Row>& rows) {
+  std::map<int, size_t> first_of;  // by the coordinates along all other axes
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int stage = mesh.GroupIndexOf(group.ranks()[i], mesh.AxesOf({"tp"}));
+    const size_t first = first_of.emplace(stage, i).first->second;
+    if (rows[i][kData] == rows[first][kData]) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        NameOfRank(mesh, group.ranks()[i]), " has other micro-batches than ",
+        NameOfRank(mesh, group.ranks()[first]),
+        ": ranks along tp compute the same ones together, so all of them read "
+        "the data of their data_index()"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<double>> CompareCalls(
     ProcessGroup& group, const Mesh& mesh, const PipelineCall& own,
     const std::vector<int>& weighing, absl::Duration timeout) {
   Row row = {static_cast<double>(own.kind),
-             static_cast<double>(own.micro_batches), HashOf(own.weights)};
+             static_cast<double>(own.micro_batches),
+             static_cast<double>(own.data), HashOf(own.weights)};
   const auto hash = row.size() - 1;
   const auto head = static_cast<Row::difference_type>(row.size());
   row.insert(row.end(), own.weights.begin(), own.weights.end());
@@ -143,6 +165,7 @@ absl::StatusOr<std::vector<double>> CompareCalls(
         WhoDoesWhat(group, mesh, calls),
         "; they have the same micro-batches, so give each of them as many"));
   }
+  COXSWAIN_RETURN_IF_ERROR(CompareData(group, mesh, *rows));
   const auto row_of = [&](int rank) -> const Row& {
     return (*rows)[static_cast<size_t>(rank)];
   };

@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_TORCH_PIPELINE_RANK_COMPARISON_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,9 @@ struct PipelineCall {
   Kind kind = Kind::kStep;
   int micro_batches = 0;
   std::vector<double> weights;
+  // A checksum of this rank's inputs and targets, which ranks that differ along
+  // tp alone have in common.
+  uint32_t data = 0;
   // How many weights all ranks exchange, whatever this one has. An evaluation
   // may have more.
   size_t expected = 0;
@@ -29,8 +33,8 @@ struct PipelineCall {
 // in which all of them take part before anything else. Returns the expected
 // weights of the ranks `weighing`, by their numbers in the group. Fails with
 // FAILED_PRECONDITION, on all of them and naming who does what, where they
-// differ, or these do in their weights, and as Communicator::AllGather. `mesh`
-// has the job's ranks.
+// differ, or these do in their weights, or ranks along tp in their data, and as
+// Communicator::AllGather. `mesh` has the job's ranks.
 absl::StatusOr<std::vector<double>> CompareCalls(
     ProcessGroup& group, const Mesh& mesh, const PipelineCall& own,
     const std::vector<int>& weighing, absl::Duration timeout);
