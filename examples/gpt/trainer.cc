@@ -23,6 +23,7 @@ constexpr int64_t kWarmUp = 10;
 constexpr int64_t kReports = 50;
 constexpr absl::Duration kFinishTimeout = absl::Seconds(60);
 constexpr char kStepBlob[] = "step";
+constexpr char kTakenBlob[] = "taken";
 
 // Returns how many micro-batches of a step each data rank has.
 absl::StatusOr<int> ShareOf(const TrainerOptions& options,
@@ -118,7 +119,10 @@ absl::Status Trainer::Resume() {
   COXSWAIN_ASSIGN_OR_RETURN(
       auto from, checkpoint_->ResumeIfAny(options_.resume, pipeline_->ddp()));
   if (!from.has_value()) return absl::OkStatus();
-  if (absl::SimpleAtoi(from->blobs[kStepBlob], &step_)) return absl::OkStatus();
+  if (absl::SimpleAtoi(from->blobs[kStepBlob], &step_) &&
+      absl::SimpleAtoi(from->blobs[kTakenBlob], &taken_)) {
+    return absl::OkStatus();
+  }
   return absl::DataLossError(absl::StrCat("checkpoint '", from->checkpoint_id,
                                           "' has no position in its text"));
 }
@@ -154,17 +158,22 @@ absl::Status Trainer::TakeStep() {
     group.options().set_lr(share * options_.learning_rate);
   }
   // Of all data ranks; an operator may have changed it.
-  const int count = pipeline_->window() * pipeline_->data_ranks();
+  int count = 0;
+  for (int i = 0; i < pipeline_->data_ranks(); ++i) {
+    count += pipeline_->ddp().plan().WindowOf(i, pipeline_->data_ranks());
+  }
   meter_->BeginStep(*pipeline_);
   COXSWAIN_ASSIGN_OR_RETURN(
       const torch::PipelineResult result,
-      pipeline_->Step(MakeBatches(Part::kTrained, step_ * count, count)));
+      pipeline_->Step(MakeBatches(Part::kTrained, taken_, count)));
   ++step_;
+  taken_ += count;
   meter_->EndStep(*pipeline_, result, step_,
                   count * options_.texts * options_.model.length);
   session_->ReportProgress(step_);
   return checkpoint_
-      ->SaveIfAsked(pipeline_->ddp(), {{kStepBlob, absl::StrCat(step_)}})
+      ->SaveIfAsked(pipeline_->ddp(), {{kStepBlob, absl::StrCat(step_)},
+                                       {kTakenBlob, absl::StrCat(taken_)}})
       .status();
 }
 

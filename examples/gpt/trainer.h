@@ -82,7 +82,8 @@ class Trainer {
   std::unique_ptr<::torch::optim::AdamW> optimizer_;
   std::unique_ptr<torch::ModuleCheckpoint> checkpoint_;
   std::unique_ptr<Meter> meter_;
-  int64_t step_ = 0;  // windows trained, also before a resume
+  int64_t step_ = 0;   // windows trained, also before a resume
+  int64_t taken_ = 0;  // micro-batches of all data ranks
 };
 
 }  // namespace coxswain::examples::gpt
