@@ -147,19 +147,25 @@ std::vector<PipelineEnd> OnHosts(const PipelineProgram& program,
       PipelineJob::Steps(program, 1));
 }
 
+// Each rank finds it by itself, or hears of it from the first that has left.
 TEST(PipelineLimitsTest, ATensorGroupThatSpansHostsIsRefusedOnAllRanks) {
   PipelineProgram program = Divided();
   program.options.mesh = "dp=2,tp=2";
   const auto ends = OnHosts(program, {"host-a", "host-b", "host-b", "host-b"});
+  int found = 0;
   for (const PipelineEnd& end : ends) {
-    EXPECT_THAT(
-        end.status,
-        StatusIs(absl::StatusCode::kFailedPrecondition,
-                 AllOf(HasSubstr("tp=2 spans hosts: 1 of 2 groups, the first "
-                                 "of ranks 0, 1 on host-a, host-b; start a "
-                                 "multiple of 2 workers on each host"),
-                       HasSubstr("sends 96 bytes for each token"))));
+    if (absl::IsFailedPrecondition(end.status)) {
+      ++found;
+    } else {
+      EXPECT_TRUE(absl::IsAborted(end.status)) << end.status;
+    }
+    EXPECT_THAT(end.status.message(),
+                AllOf(HasSubstr("tp=2 spans hosts: 1 of 2 groups, the first "
+                                "of ranks 0, 1 on host-a, host-b; start a "
+                                "multiple of 2 workers on each host"),
+                      HasSubstr("sends 96 bytes for each token")));
   }
+  EXPECT_GE(found, 1);
 }
 
 TEST(PipelineLimitsTest, ATensorGroupMaySpanHostsIfItIsLetTo) {
@@ -214,7 +220,7 @@ TEST(PipelineLimitsTest, AnOverflowOnOneRankHalvesTheScaleOnAll) {
   program.data = [data = program.data](int data_index, int64_t number) {
     PipelineBatch batch = data(data_index, number);
     // The second step's, of four micro-batches each.
-    if (data_index == 1 && number == 6) batch.targets[0] *= 1e17;
+    if (data_index == 1 && number == 6) batch.targets[0] *= 1e34;
     return batch;
   };
   const auto ends = PipelineJob().Run(
