@@ -99,22 +99,16 @@ TEST(PlacedOnAMeshTest, WorkersOfDifferentMeshesAreRefusedWithTheDifference) {
   }
 }
 
-TEST(PlacedOnAMeshTest, WhatThisVersionCannotTrainIsRefusedAtOnce) {
-  const Ended ended =
-      RunToEnd(Launcher({"--nproc", "2", "--mesh", "tp=2"}, {"--steps", "3"}));
-  EXPECT_EQ(ended.status, 2);
-  EXPECT_THAT(ended.err, HasSubstr("has tp=2, and this version has no "
-                                   "tensor-parallel layers: leave tp out"));
-  EXPECT_THAT(LinesWith(ended.out, "rank"), IsEmpty());
-}
-
-TEST(PlacedOnAMeshTest, StagesWithoutAPipelineAreRefused) {
-  const Ended ended =
-      RunToEnd(Launcher({"--nproc", "2", "--mesh", "pp=2"}, {"--steps", "3"}));
-  EXPECT_NE(ended.status, 0);
-  EXPECT_THAT(ended.err, HasSubstr("set the plan's pipeline, as in "
-                                   "pipeline=1f1b, or leave pp out"));
-  EXPECT_THAT(LinesWith(ended.out, "step"), IsEmpty());
+TEST(PlacedOnAMeshTest, PartsOfAModelWithoutAPipelineAreRefused) {
+  for (const std::string axis : {"pp", "tp"}) {
+    const Ended ended = RunToEnd(
+        Launcher({"--nproc", "2", "--mesh", axis + "=2"}, {"--steps", "3"}));
+    EXPECT_NE(ended.status, 0);
+    EXPECT_THAT(ended.err, HasSubstr("set the plan's pipeline, as in "
+                                     "pipeline=1f1b, or leave " +
+                                     axis + " out"));
+    EXPECT_THAT(LinesWith(ended.out, "step"), IsEmpty());
+  }
 }
 
 TEST(PlacedOnAMeshTest, AMismatchOfTheScheduleNamesThePlace) {
