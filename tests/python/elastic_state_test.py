@@ -17,7 +17,7 @@ class ElasticStateTest(unittest.TestCase):
         cases = os.path.join(SCENES, "elastic_state_cases.py")
         with Program(python(cases), environment()) as program:
             self.assertEqual(program.end(), 0, program.output)
-            self.assertIn("Ran 28 tests", program.output)
+            self.assertIn("Ran 32 tests", program.output)
 
     def test_scenes(self):
         names = (
