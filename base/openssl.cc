@@ -1,6 +1,7 @@
 #include "base/openssl.h"
 
 #include <arpa/inet.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 
@@ -8,6 +9,12 @@
 
 namespace coxswain {
 namespace {
+
+// At the end of a process threads of gRPC may still make connections, which
+// crash once OpenSSL has freed what they use. This counts if it comes before
+// all other calls of OpenSSL.
+[[maybe_unused]] const int kStaysToTheEnd =
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
 
 std::string TextOf(BIO* bio) {
   char* data = nullptr;
