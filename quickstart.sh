@@ -37,7 +37,7 @@ starts a coordinator and the workers. Needs Debian 12, root or sudo, no GPU.
                   process, and with 4 and 8 on several meshes (pipelines, data
                   and tensor parallelism), which must have the same losses; by
                   each --hook (default bf16) on the last of these
-  --steps N       with --example: optimizer steps of each run (default 40)
+  --steps N       with --example: optimizer steps of each run (default 30)
   --help          show this
 
 An option's value may also follow an equals sign: --workers=4.

@@ -5,7 +5,7 @@
 # what it needs and calls it. Fails if a mesh has other losses than one process.
 set -euo pipefail
 
-steps=40
+steps=30
 hooks=()
 json=()
 while [[ $# -gt 0 ]]; do
@@ -37,8 +37,8 @@ train() {
   local processes="$1" mesh="$2"
   shift 2
   "${coxswain}" run --nproc "${processes}" --mesh "${mesh}" \
-    --log-level warning -- "${gpt}" --events --dtype float64 \
-    --steps "${steps}" "$@" < /dev/null |
+    --log-level warning -- "${gpt}" --events --dtype float64 --layers 2 \
+    --texts 2 --steps "${steps}" "$@" < /dev/null |
     "${report}" progress --name "${mesh}${*:+ $*}" --into "${scratch}/events"
 }
 

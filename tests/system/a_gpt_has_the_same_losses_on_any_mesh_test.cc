@@ -1,12 +1,10 @@
 // examples/gpt, with the commands of docs/gpt.md, made small.
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "examples/gpt/result.h"
-#include "examples/progress/step_event.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/system/scenario.h"
@@ -21,47 +19,34 @@ using testing::HasSubstr;
 using testing::SizeIs;
 
 constexpr char kGpt[] = "examples/gpt/gpt";
+constexpr char kReport[] = "examples/gpt/report";
 // Of what a mesh may change by rounding.
 constexpr double kRounding = 1e-10;
 
-// Trains on a mesh of so many ranks; appends the run to `runs`.
-void Train(int ranks, const std::string& mesh,
-           const std::vector<std::string>& options,
-           std::vector<TrainedRun>* runs,
-           const std::vector<std::string>& launcher = {}) {
-  SCOPED_TRACE(mesh);
-  std::vector<std::string> command = {
-      kCoxswain,           "run",         "--nproc",
-      absl::StrCat(ranks), "--mesh",      mesh,
-      "--no-prefix",       "--log-level", "warning"};
-  command.insert(command.end(), launcher.begin(), launcher.end());
-  for (const char* word :
-       {"--", kGpt, "--events", "--dtype", "float64", "--layers", "2",
-        "--features", "32", "--length", "32", "--texts", "2", "--micro-batches",
-        "4", "--held-out", "6"}) {
-    command.push_back(word);
-  }
-  command.insert(command.end(), options.begin(), options.end());
-  const Ended ended = RunToEnd(command);
-  ASSERT_EQ(ended.status, 0) << ended.err;
-  const TemporaryFolder folder;
-  std::ofstream file(folder.path("events"));
-  for (std::string line : LinesWith(ended.out, "{")) {
-    if (!examples::KindOfEvent(&line).empty()) file << line << "\n";
-  }
-  file.close();
-  const auto read = ReadRuns(folder.path("events"));
-  ASSERT_OK(read.status());
-  ASSERT_THAT(*read, SizeIs(1));
-  runs->push_back(read->front());
+// Trains on a mesh of so many ranks, as compare.sh does; appends the run's
+// events to a file.
+void Train(int ranks, const std::string& mesh, const std::string& options,
+           const std::string& events, const std::string& launcher = "") {
+  const Ended ended = RunToEnd(
+      {"bash", "-c",
+       absl::StrCat("set -o pipefail; ", kCoxswain, " run --nproc ", ranks,
+                    " --mesh ", mesh, " --log-level warning ", launcher, " -- ",
+                    kGpt,
+                    " --events --dtype float64 --layers 2 --features 32"
+                    " --length 32 --texts 2 --micro-batches 4 --held-out 6 ",
+                    options, " | ", kReport, " progress --name ", mesh,
+                    " --into ", events)});
+  ASSERT_EQ(ended.status, 0) << mesh << ": " << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr(absl::StrCat(mesh, ": step ")));
 }
 
 TEST(GptExampleTest, HasTheSameLossesOnAnyMesh) {
-  std::vector<TrainedRun> runs;
-  const std::vector<std::string> steps = {"--steps", "5"};
-  Train(1, "dp=1", steps, &runs);
-  Train(4, "pp=2,tp=2", steps, &runs);
-  Train(4, "dp=2,tp=2", {"--steps", "5", "--zero", "1", "--sequence"}, &runs);
+  const TemporaryFolder folder;
+  const std::string events = folder.path("events");
+  Train(1, "dp=1", "--steps 5", events);
+  Train(4, "pp=2,tp=2", "--steps 5", events);
+  Train(4, "dp=2,tp=2", "--steps 5 --zero 1 --sequence", events);
+  ASSERT_OK_AND_ASSIGN(const std::vector<TrainedRun> runs, ReadRuns(events));
   ASSERT_THAT(runs, SizeIs(3));
   ASSERT_OK_AND_ASSIGN(const double difference, CompareLosses(runs));
   EXPECT_LE(difference, kRounding);
@@ -82,18 +67,35 @@ TEST(GptExampleTest, HasTheSameLossesOnAnyMesh) {
   EXPECT_GT(runs[2].result.tp_bytes, 0);
   EXPECT_GT(runs[1].result.bubble, 0);
   EXPECT_LT(runs[1].result.bubble, 1);
+
+  const Ended report = RunToEnd({kReport, "table", events});
+  EXPECT_EQ(report.status, 0) << report.err;
+  EXPECT_THAT(report.out, HasSubstr("a  dp=1, zero=0, allreduce"));
+  EXPECT_THAT(report.out, HasSubstr("dp=2,tp=2 seq "));
+  EXPECT_THAT(report.out, HasSubstr("are those of one rank"));
+}
+
+TEST(GptExampleTest, TheReportFailsWhereLossesDiffer) {
+  const TemporaryFolder folder;
+  const std::string events = folder.path("events");
+  Train(1, "dp=1", "--steps 2", events);
+  Train(2, "tp=2", "--steps 2 --seed 2", events);
+  const Ended report = RunToEnd({kReport, "table", events});
+  EXPECT_EQ(report.status, 1);
+  EXPECT_THAT(report.out, HasSubstr("tp=2"));
+  EXPECT_THAT(report.err, HasSubstr("tp=2, zero=0, allreduce: "));
 }
 
 TEST(GptExampleTest, GoesOnFromACheckpointOnAnotherMesh) {
   ServedCoordinator coordinator;
-  const std::vector<std::string> launcher = {
-      "--coordinator", coordinator.address(), "--job", "gpt"};
-  std::vector<TrainedRun> runs;
-  Train(1, "dp=1", {"--steps", "6"}, &runs);
-  Train(4, "pp=2,tp=2", {"--steps", "3", "--checkpoint-every", "3"}, &runs,
-        launcher);
-  Train(4, "dp=2,tp=2", {"--steps", "6", "--zero", "1", "--resume", "newest"},
-        &runs, launcher);
+  const std::string launcher =
+      absl::StrCat("--coordinator ", coordinator.address(), " --job gpt");
+  const TemporaryFolder folder;
+  const std::string events = folder.path("events");
+  Train(1, "dp=1", "--steps 6", events);
+  Train(4, "pp=2,tp=2", "--steps 3 --checkpoint-every 3", events, launcher);
+  Train(4, "dp=2,tp=2", "--steps 6 --zero 1 --resume newest", events, launcher);
+  ASSERT_OK_AND_ASSIGN(const std::vector<TrainedRun> runs, ReadRuns(events));
   ASSERT_THAT(runs, SizeIs(3));
   ASSERT_THAT(runs[0].curve.points, SizeIs(6));
   ASSERT_THAT(runs[2].curve.points, SizeIs(3));
