@@ -1,5 +1,7 @@
 #include "client/checkpoint/hook_choice.h"
 
+#include <set>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -9,18 +11,16 @@ namespace coxswain {
 namespace {
 
 constexpr char kHookParametersBlob[] = ".hook_parameters/";
-// In a state's options, of the hooks that have it: their parameters, in words.
-constexpr char kNamedParameters[] = "parameters";
 constexpr int kNothing = -1;
 
 // Returns the parameters of the whole model of which a merged state has errors:
 // they are in their shapes.
 std::vector<HookParameter> ParametersOf(const HookState& merged) {
   std::vector<ParameterSpec> specs;
-  std::map<std::string, bool> seen;
+  std::set<std::string> seen;
   for (const StateTensor& tensor : merged.tensors) {
     if (!IsErrorKind(tensor.kind, merged)) continue;
-    if (!seen.emplace(tensor.parameter, true).second) continue;
+    if (!seen.insert(tensor.parameter).second) continue;
     ParameterSpec spec;
     spec.name = tensor.parameter;
     spec.shape = tensor.shape;
@@ -34,7 +34,7 @@ std::vector<HookParameter> ParametersOf(const HookState& merged) {
 // that it names alone, as there is nothing else in it: before a low-rank hook
 // begins to compress.
 bool IsOfNamesOnly(const HookState& hook) {
-  return hook.tensors.empty() && hook.options.count(kNamedParameters) > 0;
+  return hook.tensors.empty() && hook.options.count(kHookParametersOption) > 0;
 }
 
 }  // namespace

@@ -23,7 +23,6 @@ constexpr char kError[] = "error";
 constexpr char kErrors[] = "error/";
 // Options of a state.
 constexpr char kOwnKinds[] = "own_kinds";
-constexpr char kParameters[] = "parameters";
 
 absl::Status Damaged(absl::string_view line) {
   return absl::DataLossError(
@@ -121,7 +120,7 @@ absl::Status CheckTogether(const HookState& first, const HookState& other) {
   }
   for (const auto& [name, value] : other.options) {
     const auto found = first.options.find(name);
-    if (name == kParameters || name == kOwnKinds ||
+    if (name == kHookParametersOption || name == kOwnKinds ||
         found == first.options.end() || found->second == value) {
       continue;
     }

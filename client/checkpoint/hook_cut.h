@@ -16,6 +16,9 @@
 
 namespace coxswain {
 
+// The option of a state in which some hooks have their parameters, in words.
+inline constexpr char kHookParametersOption[] = "parameters";
+
 // A parameter of a rank's hook, and which part of the whole model's it is.
 struct HookParameter {
   ParameterSpec spec;  // as the rank has it

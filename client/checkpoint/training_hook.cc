@@ -18,8 +18,6 @@
 namespace coxswain {
 namespace {
 
-// In a state's options, of the hooks that have it: their parameters, in words.
-constexpr char kParameters[] = "parameters";
 constexpr size_t kMaxLogged = 8;
 
 constexpr absl::Duration kLocalTimeout = absl::Minutes(5);
@@ -114,10 +112,10 @@ absl::Status LoadCut(const TrainingState& state, const TrainingRank& reader,
   from.clear();
   COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Hook> like, make_hook());
   COXSWAIN_RETURN_IF_ERROR(like->Configure(parameters, reader.world_size));
-  const auto described = cut.state.options.find(kParameters);
+  const auto described = cut.state.options.find(kHookParametersOption);
   if (described != cut.state.options.end()) {
     COXSWAIN_ASSIGN_OR_RETURN(HookState own, like->SaveOwn());
-    described->second = std::move(own.options[kParameters]);
+    described->second = std::move(own.options[kHookParametersOption]);
   }
   absl::Status loaded =
       hook.LoadState(cut.state, reader.rank, reader.world_size);
