@@ -175,7 +175,8 @@ std::string LeftOutLine(int64_t lines) {
 // How long the end of the process waits for who reads its last lines.
 constexpr absl::Duration kLastLines = absl::Seconds(1);
 
-// Never destroyed: threads may log while the process ends, and nobody may read.
+// Never destroyed: threads may log while the process ends, and what they log
+// need not be read.
 LogWriter& Stderr() {
   static LogWriter* const writer = [] {
     std::atexit([] { Stderr().Flush(kLastLines); });

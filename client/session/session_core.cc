@@ -225,7 +225,7 @@ v1::Heartbeat Session::Core::Progress() const {
 v1::Heartbeat Session::Core::NextHeartbeat() {
   v1::Heartbeat heartbeat = Progress();
   heartbeat.set_interval_ms(absl::ToInt64Milliseconds(heartbeat_interval_));
-  // Else nobody asks.
+  // Else it is not asked for.
   if (schedule_->plan().terms.stall_timeout == absl::InfiniteDuration()) {
     return heartbeat;
   }

@@ -136,8 +136,9 @@ struct DistributedDataParallelOptions {
   // rank would train the whole model, on data that others have as well.
   bool runs_pipeline = false;
   // If set: whether a gradient of a declared window's last passes may leave the
-  // rank. Pipeline says no once an exchange along tp has failed in the pass,
-  // whose gradients are zeros from then on: none takes them for this rank's.
+  // rank. That of Pipeline is false once an exchange along tp has failed in the
+  // pass, whose gradients are zeros from then on: none takes them for this
+  // rank's.
   std::function<bool()> may_leave;
   // If not empty, each rank writes a trace of its steps: see TraceFile.
   std::string trace_file;

@@ -274,7 +274,7 @@ class Pipeline {
   // After a step that all ranks have decided on.
   void FollowDecision();
   absl::Status Forwards(std::vector<PipelineBatch> batches);
-  // Before a pass: tells the layers where they are.
+  // Before a pass: sets where in the training the layers are.
   void SetPlace(int micro_batch);
   // Gives replicated parameters the sum of the gradients of all parts of the
   // sequence, and tied ones that of both.

@@ -34,7 +34,7 @@ absl::StatusOr<TensorTraffic> TrafficOf(const PipelineModel& model,
 
 // FAILED_PRECONDITION: the ranks of a group along tp are on several hosts. The
 // message names them, has what each of them would send for each token, by
-// `traffic`, and says how to start the workers otherwise. `hosts` has each
+// `traffic`, and how to start the workers otherwise. `hosts` has each
 // rank's; `traffic` is asked for what the ranks of a coordinate along pp have,
 // and only then.
 absl::Status CheckTensorHosts(
