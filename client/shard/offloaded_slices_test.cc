@@ -421,7 +421,11 @@ TEST_F(WayTest, WhatTheCallerEnqueuesNextReadsTheNewValues) {
   const Span copy = Tensor(kSizes[3]);
   ASSERT_OK_AND_ASSIGN(const DeviceEvent read, runtime_.CreateEvent());
   ASSERT_OK(offloaded_->Step(gradients_, [&](int slice, const Span& gradient) {
-    if (slice == 3) runtime_.HoldStream(up);
+    if (slice == 3) {
+      // Held before, it would keep the block that this slice's values need.
+      EXPECT_OK(AwaitStream(&runtime_, up));
+      runtime_.HoldStream(up);
+    }
     return AddTo(slice, gradient);
   }));
   ASSERT_OK(runtime_.Copy(copy.data, places_[3].data, copy.bytes(), stream_));
@@ -477,8 +481,9 @@ TEST_F(WayTest, ADeviceThatFailsEndsTheStep) {
 }
 
 TEST_F(WayTest, ACopyThatDoesNotEndIsADeadline) {
-  options_.timeout = absl::Milliseconds(500);
-  Make();
+  // What Create copies must be through in this time, too.
+  options_.timeout = absl::Seconds(2);
+  ASSERT_NO_FATAL_FAILURE(Make());
   runtime_.HoldStream(stream_);
   EXPECT_THAT(offloaded_->Step(gradients_, Adding()),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
