@@ -33,11 +33,11 @@ struct ScaleElements {
     const int64_t first = at.block * kBlock + at.thread;
     Stored values[kEach] = {};
     for (int e = 0; e < kEach; ++e) {
-      const int64_t i = first + e * kThreads;
+      const int64_t i = first + int64_t{kThreads} * e;
       if (i < count) values[e] = in[i];
     }
     for (int e = 0; e < kEach; ++e) {
-      const int64_t i = first + e * kThreads;
+      const int64_t i = first + int64_t{kThreads} * e;
       if (i < count) {
         out[i] = Element::Narrow(Element::Widen(values[e]) * factor);
       }
@@ -67,14 +67,14 @@ struct AddElements {
     Stored values[kEach] = {};
     Stored sums[kEach] = {};
     for (int e = 0; e < kEach; ++e) {
-      const int64_t i = first + e * kThreads;
+      const int64_t i = first + int64_t{kThreads} * e;
       if (i < count) {
         values[e] = from[i];
         sums[e] = to[i];
       }
     }
     for (int e = 0; e < kEach; ++e) {
-      const int64_t i = first + e * kThreads;
+      const int64_t i = first + int64_t{kThreads} * e;
       if (i < count) {
         to[i] = Element::Narrow(Element::Widen(sums[e]) +
                                 Element::Widen(values[e]));
