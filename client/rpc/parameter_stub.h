@@ -14,7 +14,6 @@
 #include "base/cancel_signal.h"
 #include "base/element_type.h"
 #include "base/tls_files.h"
-#include "client/rpc/coordinator_stub.h"
 #include "proto/parameter.pb.h"
 
 namespace coxswain {
@@ -53,28 +52,16 @@ struct ExchangeCallbacks {
   std::function<void(const absl::Status&)> on_end;  // the last one
 };
 
-// A parameter with its bytes.
-struct PulledParameter {
-  v1::PullHeader header;
-  std::string bytes;
-};
-
-// The bulk rpcs of coxswain.v1.Parameter, on a connection of their own: a
-// member's heartbeats and tickets do not queue behind its gradients. Blocking
-// calls; statuses are those of proto/parameter.proto, and UNAVAILABLE when the
-// connection is lost. Thread-safe.
+// coxswain.v1.Parameter on a connection of its own: a member's heartbeats and
+// tickets do not queue behind its gradients. Statuses are those of
+// proto/parameter.proto, and UNAVAILABLE when the connection is lost.
+// Thread-safe.
 class ParameterStub {
  public:
   virtual ~ParameterStub() = default;
 
   virtual std::unique_ptr<ExchangeStream> Exchange(
       ExchangeCallbacks callbacks) = 0;
-  // Returns whether all parts of the version have been pushed.
-  virtual absl::StatusOr<bool> Push(const v1::PushHeader& header,
-                                    absl::string_view bytes,
-                                    const CallOptions& options) = 0;
-  virtual absl::StatusOr<PulledParameter> Pull(const v1::PullRequest& request,
-                                               const CallOptions& options) = 0;
   virtual std::string address() const = 0;
 };
 

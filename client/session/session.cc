@@ -238,7 +238,6 @@ SessionEvents& Session::events() { return core_->events(); }
 ScheduleClient& Session::schedule() { return core_->schedule(); }
 StoreClient& Session::store() { return core_->store; }
 CheckpointClient& Session::checkpoints() { return core_->checkpoints; }
-ParameterClient& Session::parameters() { return core_->parameters; }
 absl::Status Session::status() const { return core_->status(); }
 
 void Session::ReportProgress(int64_t optimizer_steps) {

@@ -17,7 +17,6 @@
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/group/mesh_groups.h"
 #include "client/group/process_group.h"
-#include "client/parameter/parameter_client.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/job.h"
 #include "client/session/session_events.h"
@@ -145,8 +144,6 @@ class Session {
   StoreClient& store();
   // Returns the checkpoints of this job.
   CheckpointClient& checkpoints();
-  // Returns the current parameters of this job, for workers that join late.
-  ParameterClient& parameters();
 
   // Sets this worker's progress, which is sent to the coordinator with the
   // heartbeats and when it leaves. Without a call it is that of its schedule's

@@ -62,7 +62,6 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
       members(joined, member),
       store(member),
       checkpoints(member),
-      parameters(member),
       events_(generation, request.options.clock),
       peer_reports_(std::make_shared<PeerReports>(
           rank, members.world_size(),

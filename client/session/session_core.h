@@ -111,7 +111,6 @@ class Session::Core {
   SessionMembers members;
   StoreClient store;
   CheckpointClient checkpoints;
-  ParameterClient parameters;
   std::atomic<int64_t> step{0};
   std::atomic<bool> waits_elsewhere{false};  // as ReportWait has it
 

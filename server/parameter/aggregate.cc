@@ -52,10 +52,6 @@ absl::Status TensorSpec::Check(const ParameterLimits& limits) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "a tensor of ", NameOf(reduction), " cannot have ", parts, " parts"));
   }
-  if (parts > limits.max_parts) {
-    return ParameterLimitError("max_parts", limits.max_parts,
-                               absl::StrCat("do not declare ", parts));
-  }
   if (bytes < 0 || bytes % static_cast<int64_t>(SizeOf(*type)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(bytes, " bytes are no number of ", dtype, " elements"));
@@ -185,22 +181,6 @@ bool Aggregate::complete() const {
 bool Aggregate::PartComplete(int part) const {
   MutexLock lock(&mutex_);
   return received_[static_cast<size_t>(part)] == spec_.bytes;
-}
-
-bool Aggregate::AnyPartComplete() const {
-  MutexLock lock(&mutex_);
-  return std::find(received_.begin(), received_.end(), spec_.bytes) !=
-         received_.end();
-}
-
-std::vector<int> Aggregate::MissingParts() const {
-  std::vector<int> missing;
-  MutexLock lock(&mutex_);
-  for (size_t part = 0; part < received_.size(); ++part) {
-    if (received_[part] < spec_.bytes)
-      missing.push_back(static_cast<int>(part));
-  }
-  return missing;
 }
 
 ChunkPtr Aggregate::Chunk(int64_t index) const {

@@ -29,7 +29,7 @@ struct TensorSpec {
   int64_t bytes = 0;  // of each part
   int parts = 1;
 
-  // Returns the bytes of the whole, as it is pulled.
+  // Returns the bytes of the whole.
   int64_t total_bytes() const {
     return reduction == Reduction::kConcat ? bytes * parts : bytes;
   }
@@ -66,9 +66,6 @@ class Aggregate {
   // always is.)
   bool complete() const;
   bool PartComplete(int part) const;
-  bool AnyPartComplete() const;
-  // Returns the parts of which chunks are missing.
-  std::vector<int> MissingParts() const;
 
   // Returns the number of the tensor's chunks, of which the last one, or the
   // last one of each part where parts are concatenated, is shorter than the

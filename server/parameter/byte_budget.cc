@@ -12,8 +12,9 @@ absl::Status ByteBudget::Take(int64_t bytes) {
     used_.fetch_sub(bytes);
     return ParameterLimitError(
         limit_name_, limit_,
-        absl::StrCat(bytes, " more do not fit beside ", before,
-                     " in use: wait until others have pulled, or raise it"));
+        absl::StrCat(
+            bytes, " more do not fit beside ", before,
+            " in use: wait until others have been sent theirs, or raise it"));
   }
   if (parent_ == nullptr) return absl::OkStatus();
   absl::Status status = parent_->Take(bytes);

@@ -81,7 +81,6 @@ class Peer {
       : parameters_(parameters), fence_(MakeFence(job)) {
     // The peer's own memory is not measured.
     participants_.reserve(1 << 13);
-    pushes_.reserve(1 << 13);
   }
 
   absl::Status JoinGroup(const std::string& group, int rank, int size) {
@@ -106,34 +105,10 @@ class Peer {
     }
     return absl::OkStatus();
   }
-  absl::Status StartPush(const std::string& name, int64_t version, int parts) {
-    TensorSpec spec;
-    spec.reduction = Reduction::kSum;
-    spec.bytes = 1 << 30;
-    spec.parts = parts;
-    auto push = parameters_->StartPush(fence_, name, version, 0, spec);
-    if (!push.ok()) return push.status();
-    pushes_.push_back(*std::move(push));
-    return absl::OkStatus();
-  }
-  absl::Status Pull(const std::string& name) {
-    absl::Status answer;
-    parameters_->Pull(
-        fence_, name, 1, absl::Minutes(1),
-        [&answer](const absl::StatusOr<KeptVersion>& version) {
-          // Called again, when it has waited, long after this frame.
-          if (version.status().code() == absl::StatusCode::kResourceExhausted) {
-            answer = version.status();
-          }
-        });
-    return answer;
-  }
-  void DropPushes() { pushes_.clear(); }
   void End() {
     parameters_->OnGenerationEnded(fence_.job, fence_.generation,
                                    absl::AbortedError("over"));
     participants_.clear();
-    pushes_.clear();
   }
 
  private:
@@ -141,7 +116,6 @@ class Peer {
   const Fence fence_;
   std::shared_ptr<Outbox> outbox_;  // of the last participant
   std::vector<std::unique_ptr<ParameterStore::Participant>> participants_;
-  std::vector<std::unique_ptr<KeptParameters::Push>> pushes_;
 };
 
 // What a peer sends, `count` times.
@@ -191,18 +165,6 @@ std::vector<Declaration> Declarations() {
       {"Groups", 4'000, nothing,
        [](Peer* peer, int i) {
          return peer->JoinGroup(absl::StrCat(std::string(1000, 'g'), i), 0, 2);
-       }},
-      {"Parameters", 4'000, nothing,
-       [](Peer* peer, int i) {
-         return peer->StartPush(absl::StrCat(std::string(1000, 'p'), i), 1, 2);
-       }},
-      {"Versions", 4'000, nothing,
-       [](Peer* peer, int i) { return peer->StartPush("w", i + 1, 2); }},
-      {"VersionsOfManyParts", 200, nothing,
-       [](Peer* peer, int i) { return peer->StartPush("w", i + 1, 1 << 14); }},
-      {"Pulls", 4'000, nothing,
-       [](Peer* peer, int i) {
-         return peer->Pull(absl::StrCat(std::string(1000, 'p'), i));
        }},
   };
 }
@@ -274,8 +236,6 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
   EXPECT_OK(other->JoinGroup("g", 0, 2));
   EXPECT_OK(other->Begin(Sum(1, 4)));
   EXPECT_OK(other->Refusal());
-  EXPECT_OK(other->StartPush("w", 1, 2));
-  EXPECT_OK(other->Pull("v"));
   // What a job gives back can be used again.
   peer->End();
   other->End();
@@ -285,29 +245,6 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
 INSTANTIATE_TEST_SUITE_P(Declarations, DeclaredLimitTest,
                          testing::ValuesIn(RefusedDeclarations()),
                          [](const auto& tested) { return tested.param.name; });
-
-TEST(FormingVersionsTest, AreBoundedForAJob) {
-  FakeClock clock;
-  ParameterLimits limits;
-  limits.max_forming_versions = 2;
-  ParameterStore parameters(limits, &clock);
-  auto peer = std::make_unique<Peer>(&parameters);
-  EXPECT_OK(peer->StartPush("v", 1, 2));
-  EXPECT_OK(peer->StartPush("w", 1, 2));
-  for (const char* const name : {"w", "x"}) {
-    EXPECT_THAT(peer->StartPush(name, 2, 2),
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("max_forming_versions of 2")));
-  }
-  auto other = std::make_unique<Peer>(&parameters, "other");
-  EXPECT_OK(other->StartPush("w", 1, 2));
-  // A version that breaks off gives its place to another one.
-  peer->DropPushes();
-  EXPECT_OK(peer->StartPush("x", 1, 2));
-  peer->End();
-  other->End();
-  EXPECT_EQ(parameters.bytes(), 0);
-}
 
 }  // namespace
 }  // namespace coxswain::server

@@ -14,21 +14,19 @@ namespace coxswain::server {
 // What the parameter store holds for peers. All of it is in memory.
 struct ParameterLimits {
   size_t max_name_bytes = 1024;
-  // Of one tensor, as it is pulled.
+  // Of one tensor, as it is formed from its parts.
   int64_t max_tensor_bytes = int64_t{1} << 30;
-  // Of one job: what was pushed and not summed up yet, and what was not pulled
-  // yet by all ranks that will.
+  // Of one job: what was sent and not summed up yet, and what has not been sent
+  // back yet to all ranks that asked for it.
   int64_t max_job_bytes = int64_t{4} << 30;
   int64_t max_total_bytes = int64_t{8} << 30;  // of all jobs together
-  // Of one job: memory for what was declared (groups and their
-  // ranks, operations, tensors, parameters and their versions, waiting pulls)
-  // beside the tensors' bytes. It counts as bytes of the job as well.
+  // Of one job: memory for what was declared (groups and their ranks,
+  // operations, tensors) beside the tensors' bytes. It counts as bytes of the
+  // job as well.
   int64_t max_declared_bytes = int64_t{256} << 20;
-  // Of one tensor, and ranks of one group. A job has no more members.
+  // Ranks of one group, each of which may have a part of a tensor. A job has no
+  // more members.
   int max_parts = 1 << 14;
-  size_t max_parameters = 1 << 16;  // names of one job
-  // Of all parameters of one job: versions of which parts are missing.
-  int64_t max_forming_versions = 1 << 16;
   size_t max_tensors = 1 << 16;     // of one group at once
   size_t max_groups = 1 << 12;      // of one job
   size_t max_operations = 1 << 12;  // of one stream at once
@@ -40,10 +38,7 @@ struct ParameterLimits {
   // cancelled, and its rank has left.
   absl::Duration max_write_time = absl::Minutes(1);
   absl::Duration end_grace = absl::Seconds(5);
-  size_t max_waiting_pulls = 1 << 14;  // of one job
-  absl::Duration max_timeout = absl::Hours(24);
-  // How long the parameters of a generation are kept for the next one.
-  absl::Duration keep_after_end = absl::Minutes(10);
+  absl::Duration max_timeout = absl::Hours(24);  // of one operation
 };
 
 inline absl::Status ParameterLimitError(absl::string_view limit, int64_t value,

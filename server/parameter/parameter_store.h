@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,25 +16,20 @@
 #include "server/generation/fence.h"
 #include "server/generation/generation_guard.h"
 #include "server/parameter/collective_group.h"
-#include "server/parameter/kept_parameters.h"
 #include "server/parameter/outbox.h"
 #include "server/parameter/parameter_limits.h"
 
 namespace coxswain::server {
 
 // Holds the tensors that pass through the coordinator: the groups of the
-// parameter-server mode, which live in a generation, and the named parameters
-// of a job, which the next generation of the job inherits. All of it is in
-// memory and bounded by ParameterLimits; nothing is durable.
+// parameter-server mode, which live in a generation. All of it is in memory and
+// bounded by ParameterLimits; nothing is durable.
 //
 // Called by the Parameter service, with fences that a FenceValidator has
-// admitted. Answers run once, without a lock held, possibly before the call has
-// returned. When a generation ends, its streams end and its calls fail with
-// ABORTED, or with UNAVAILABLE if the coordinator ends. Thread-safe.
+// admitted. When a generation ends, its streams end with ABORTED, or with
+// UNAVAILABLE if the coordinator ends. Thread-safe.
 class ParameterStore : public GenerationObserver {
  public:
-  using CallId = uint64_t;  // names a pull that waits; never 0
-
   // `clock` must outlive the store.
   ParameterStore(const ParameterLimits& limits, const Clock* clock);
   ~ParameterStore() override;
@@ -54,12 +48,11 @@ class ParameterStore : public GenerationObserver {
 
    private:
     friend class ParameterStore;
-    Participant(ParameterStore* parameters, const Fence& fence,
+    Participant(ParameterStore* parameters, Generation generation,
                 std::string name, int rank,
                 std::shared_ptr<CollectiveGroup> group);
 
     ParameterStore* const parameters_;
-    const std::string job_;
     const Generation generation_;
     const std::string name_;
     const int rank_;
@@ -71,55 +64,30 @@ class ParameterStore : public GenerationObserver {
       const Fence& fence, absl::string_view group, int rank, int size,
       std::shared_ptr<Outbox> outbox);
 
-  // The named parameters. Errors: as Parameter.Push and Parameter.Pull.
-  absl::StatusOr<std::unique_ptr<KeptParameters::Push>> StartPush(
-      const Fence& fence, absl::string_view name, int64_t version, int part,
-      const TensorSpec& spec);
-  CallId Pull(const Fence& fence, absl::string_view name, int64_t version,
-              absl::Duration timeout, KeptParameters::PullDone done);
-  void Cancel(const Fence& fence, CallId call);
-  absl::StatusOr<std::vector<KeptDescription>> List(const Fence& fence);
-  absl::StatusOr<bool> Forget(const Fence& fence, absl::string_view name);
-
-  // Ends what has waited too long, and drops what no generation has inherited.
+  // Ends what has waited too long.
   void Tick(absl::Time now);
 
   const ParameterLimits& limits() const { return limits_; }
 
-  // The job keeps its parameters.
-  void OnGenerationBegan(const GenerationBegin& begin) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
 
-  // Returns the memory that is held for peers, for the status page and tests.
+  // Returns the memory that is held for peers.
   int64_t bytes() const { return total_->used(); }
 
  private:
-  struct Job {
-    Generation generation;  // the present one, or the last one
-    bool ended = false;
-    absl::Time ended_at;
+  // What the job of a generation has.
+  struct Scope {
     std::shared_ptr<ByteBudget> budget;
     std::shared_ptr<ByteBudget> declared;  // a part of the budget
-    std::shared_ptr<KeptParameters> kept;
     std::map<std::string, std::shared_ptr<CollectiveGroup>> groups;
   };
 
-  using Calls = KeptParameters::Calls;
-
-  // Fails with ABORTED if its generation has ended. `calls` are to be run
-  // without the lock in any case.
-  absl::StatusOr<Job*> FindJobLocked(const Fence& fence, Calls* calls)
+  // Fails with ABORTED if the generation has ended.
+  absl::StatusOr<Scope*> FindScopeLocked(const Fence& fence)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends what the job has of an earlier generation.
-  static void Switch(absl::string_view name, Generation generation, Job* job,
-                     Calls* calls);
-  absl::StatusOr<std::shared_ptr<CollectiveGroup>> Enter(
-      const Fence& fence, absl::string_view group, int rank, int size,
-      std::shared_ptr<Outbox> outbox, Calls* calls);
-  absl::StatusOr<std::shared_ptr<KeptParameters>> KeptOf(const Fence& fence);
   absl::StatusOr<std::shared_ptr<CollectiveGroup>> FindGroupLocked(
-      Job* job, absl::string_view name, int size)
+      Scope* scope, absl::string_view name, int size)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaveGroup(const Participant& participant);
 
@@ -128,8 +96,7 @@ class ParameterStore : public GenerationObserver {
   const std::shared_ptr<ByteBudget> total_;
 
   mutable Mutex mutex_;
-  CallId last_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<std::string, Job, std::less<>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<Generation, Scope> scopes_ ABSL_GUARDED_BY(mutex_);
   GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 

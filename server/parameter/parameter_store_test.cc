@@ -16,7 +16,6 @@ namespace coxswain::server {
 namespace {
 
 using testing::_;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -270,103 +269,78 @@ TEST_F(ParameterStoreTest, LimitsHold) {
   limits.max_tensor_bytes = 2 * kLarge;
   limits.max_job_bytes = kLarge;
   limits.max_tensors = 2;
+  limits.max_groups = 1;
   limits.max_operations = 3;
   MakeStore(limits);
   Participant(2);
   ASSERT_OK(rank(0).participant->Begin(Sum(1, 2 * kLarge + 4)));
   EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
                                           HasSubstr("max_tensor_bytes")));
-  ASSERT_OK(rank(0).participant->Begin(Sum(2, kLarge)));
-  ASSERT_OK(rank(0).Give(2, 0, std::string(kLarge, 'x')));
+  // What is concatenated has the bytes of all parts.
+  auto gathered = Sum(2, kLarge + 4);
+  gathered.reduction = Reduction::kConcat;
+  ASSERT_OK(rank(0).participant->Begin(gathered));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("2 times 100004 bytes")));
+  ASSERT_OK(rank(0).participant->Begin(Sum(3, kLarge)));
+  ASSERT_OK(rank(0).Give(3, 0, std::string(kLarge, 'x')));
   EXPECT_THAT(rank(0).Failure(),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("max_job_bytes of 100000")));
-  ASSERT_OK(rank(0).participant->Begin(Sum(3, 4)));
   ASSERT_OK(rank(0).participant->Begin(Sum(4, 4)));
+  ASSERT_OK(rank(0).participant->Begin(Sum(5, 4)));
   EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
                                           HasSubstr("max_tensors")));
+  EXPECT_THAT(parameters_->JoinGroup(fence_, "other", 0, 1, nullptr),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("max_groups of 1")));
 }
 
-TEST_F(ParameterStoreTest, PullsThatWaitAreBoundedInNumberAndTime) {
+TEST_F(ParameterStoreTest, NoOperationWaitsLongerThanTheLimit) {
   ParameterLimits limits;
-  limits.max_waiting_pulls = 1;
+  limits.max_timeout = absl::Minutes(2);
   MakeStore(limits);
-  std::vector<absl::Status> answers;
-  const auto note = [&answers](const absl::StatusOr<KeptVersion>& version) {
-    answers.push_back(version.status());
-  };
-  parameters_->Pull(fence_, "w", 0, absl::InfiniteDuration(), note);
-  EXPECT_THAT(answers, IsEmpty());
-  parameters_->Pull(fence_, "w", 0, absl::Minutes(1), note);
-  ASSERT_EQ(answers.size(), 1u);
-  EXPECT_THAT(answers[0], StatusIs(absl::StatusCode::kResourceExhausted,
-                                   HasSubstr("max_waiting_pulls")));
-  clock_.Advance(limits.max_timeout);
+  Participant(2);
+  auto operation = Sum(1, 4);
+  operation.timeout = absl::InfiniteDuration();
+  ASSERT_OK(rank(0).participant->Begin(operation));
+  clock_.Advance(absl::Minutes(1));
   parameters_->Tick(clock_.Now());
-  ASSERT_EQ(answers.size(), 2u);
-  EXPECT_THAT(answers[1], StatusIs(absl::StatusCode::kDeadlineExceeded, _));
+  EXPECT_OK(rank(0).Failure());
+  clock_.Advance(absl::Minutes(1));
+  parameters_->Tick(clock_.Now());
+  EXPECT_THAT(rank(0).Failure(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, _));
 }
 
-TEST_F(ParameterStoreTest, TheEndOfTheGenerationEndsStreamsAndPulls) {
+TEST_F(ParameterStoreTest, TheEndOfTheGenerationEndsStreams) {
   Participant(2);
   ASSERT_OK(rank(0).participant->Begin(Sum(1, 4)));
-  absl::Status pulled;
-  parameters_->Pull(fence_, "w", 0, absl::Minutes(1),
-                    [&](const absl::StatusOr<KeptVersion>& version) {
-                      pulled = version.status();
-                    });
   parameters_->OnGenerationEnded("job", Generation(7),
                                  absl::AbortedError("rank 1 was lost"));
-  EXPECT_THAT(pulled, StatusIs(absl::StatusCode::kAborted,
-                               HasSubstr("rank 1 was lost")));
-  ASSERT_TRUE(rank(0).outbox->ended().has_value());
-  EXPECT_THAT(*rank(0).outbox->ended(),
-              StatusIs(absl::StatusCode::kAborted, _));
+  for (const auto& one : ranks_) {
+    ASSERT_TRUE(one->outbox->ended().has_value());
+    EXPECT_THAT(*one->outbox->ended(), StatusIs(absl::StatusCode::kAborted,
+                                                HasSubstr("rank 1 was lost")));
+    EXPECT_GT(one->wakes, 0);
+  }
   EXPECT_THAT(parameters_->JoinGroup(fence_, "other", 0, 1, rank(0).outbox),
-              StatusIs(absl::StatusCode::kAborted, _));
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("join again")));
 }
 
-TEST_F(ParameterStoreTest, WhatNoGenerationInheritsIsDropped) {
-  TensorSpec spec;
-  spec.bytes = 4;
-  {
-    ASSERT_OK_AND_ASSIGN(const auto push,
-                         parameters_->StartPush(fence_, "w", 1, 0, spec));
-    ASSERT_OK(push->Append(0, "abcd", Crc32c("abcd")));
-    ASSERT_OK(push->Finish());
-  }
+TEST_F(ParameterStoreTest, TheNextGenerationHasGroupsOfItsOwn) {
+  Participant(1);
   parameters_->OnGenerationEnded("job", Generation(7),
                                  absl::AbortedError("over"));
-  clock_.Advance(absl::Minutes(9));
-  parameters_->Tick(clock_.Now());
-  EXPECT_GE(parameters_->bytes(), 4);
-  clock_.Advance(absl::Minutes(2));
-  parameters_->Tick(clock_.Now());
-  EXPECT_EQ(parameters_->bytes(), 0);
-}
-
-TEST_F(ParameterStoreTest, APushThatBreaksOffLeavesNothing) {
-  TensorSpec spec;
-  spec.bytes = 8;
-  absl::Status pulled;
-  parameters_->Pull(fence_, "w", 3, absl::Minutes(1),
-                    [&](const absl::StatusOr<KeptVersion>& version) {
-                      pulled = version.status();
-                    });
-  {
-    ASSERT_OK_AND_ASSIGN(const auto push,
-                         parameters_->StartPush(fence_, "w", 3, 0, spec));
-    EXPECT_THAT(parameters_->StartPush(fence_, "w", 3, 0, spec),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         HasSubstr("another caller")));
-    EXPECT_THAT(push->Append(0, "abcd", Crc32c("abcd")),
-                StatusIs(absl::StatusCode::kDataLoss, _));
-    EXPECT_THAT(push->Finish(), StatusIs(absl::StatusCode::kDataLoss, _));
-  }
-  EXPECT_THAT(pulled,
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("push it again")));
-  EXPECT_EQ(parameters_->bytes(), 0);
-  EXPECT_THAT(*parameters_->List(fence_), IsEmpty());
+  fence_.generation = Generation(8);
+  Participant(1);
+  // The end of the old stream, which comes late, is that of no new group.
+  rank(0).participant.reset();
+  EXPECT_THAT(parameters_->JoinGroup(fence_, "group", 0, 1, rank(1).outbox),
+              StatusIs(absl::StatusCode::kAlreadyExists, _));
+  ASSERT_OK(rank(1).participant->Begin(Sum(1, 4)));
+  ASSERT_OK(rank(1).Give(1, 0, Floats({3})));
+  EXPECT_EQ(rank(1).Bytes(), Floats({3}));
 }
 
 TEST_F(ParameterStoreTest, NoPeerDeclaresMoreThanTheLimit) {
@@ -374,14 +348,6 @@ TEST_F(ParameterStoreTest, NoPeerDeclaresMoreThanTheLimit) {
       parameters_->JoinGroup(fence_, "group", 0, 2'147'483'647, nullptr),
       StatusIs(absl::StatusCode::kResourceExhausted,
                HasSubstr("max_parts of 16384")));
-  TensorSpec spec;
-  spec.reduction = Reduction::kConcat;
-  spec.dtype = "int8";
-  spec.bytes = 1;
-  spec.parts = 1 << 30;
-  EXPECT_THAT(parameters_->StartPush(fence_, "w", 1, 0, spec),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("max_parts of 16384")));
   Participant(2);
   auto many = Sum(1, 1024, "int8");
   many.range = {0, 1, 1, 1024};
@@ -458,126 +424,31 @@ TEST_F(ParameterStoreTest, ALongListOfTheMissingIsCut) {
       const auto participant,
       parameters_->JoinGroup(fence_, "group", 0, kSize, outbox));
   ASSERT_OK(participant->Begin(Sum(1, 4)));
-  TensorSpec spec;
-  spec.reduction = Reduction::kSum;
-  spec.bytes = 4;
-  spec.parts = kSize;
-  absl::Status pulled;
-  parameters_->Pull(fence_, "w", 1, absl::Minutes(1),
-                    [&](const absl::StatusOr<KeptVersion>& version) {
-                      pulled = version.status();
-                    });
-  ASSERT_OK_AND_ASSIGN(const auto push,
-                       parameters_->StartPush(fence_, "w", 1, 0, spec));
   clock_.Advance(absl::Minutes(1));
   parameters_->Tick(clock_.Now());
   const auto answer = outbox->Take();
   ASSERT_TRUE(answer.has_value());
-  for (const absl::Status& status : {answer->status, pulled}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-    EXPECT_LT(status.message().size(), 500u) << status;
-  }
+  EXPECT_EQ(answer->status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(answer->status.message().size(), 500u) << answer->status;
 }
 
 TEST_F(ParameterStoreTest, NamesHaveALimitWhereverTheyCome) {
-  const std::string name(4096, 'n');
-  absl::Status pulled;
-  parameters_->Pull(fence_, name, 0, absl::Minutes(1),
-                    [&](const absl::StatusOr<KeptVersion>& version) {
-                      pulled = version.status();
-                    });
-  EXPECT_THAT(pulled, StatusIs(absl::StatusCode::kResourceExhausted,
-                               HasSubstr("max_name_bytes")));
-  EXPECT_THAT(parameters_->StartPush(fence_, name, 0, 0, {}),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("max_name_bytes")));
-}
-
-TEST_F(ParameterStoreTest, APushThatBreaksOffLosesNoOtherPart) {
-  TensorSpec spec;
-  spec.reduction = Reduction::kSum;
-  spec.bytes = 4;
-  spec.parts = 2;
-  const std::string one = Floats({1});
-  {
-    ASSERT_OK_AND_ASSIGN(const auto first,
-                         parameters_->StartPush(fence_, "w", 1, 0, spec));
-    ASSERT_OK(first->Append(0, one, Crc32c(one)));
-    EXPECT_EQ(*first->Finish(), false);
-  }
-  const int64_t with_one = parameters_->bytes();
-  EXPECT_GE(with_one, 4);
-  {
-    ASSERT_OK_AND_ASSIGN(const auto broken,
-                         parameters_->StartPush(fence_, "w", 1, 1, spec));
-    ASSERT_OK(broken->Append(0, one, Crc32c(one)));
-  }
-  EXPECT_EQ(parameters_->bytes(), with_one);
-  ASSERT_OK_AND_ASSIGN(const auto again,
-                       parameters_->StartPush(fence_, "w", 1, 1, spec));
-  ASSERT_OK(again->Append(0, one, Crc32c(one)));
-  ASSERT_OK_AND_ASSIGN(const bool complete, again->Finish());
-  EXPECT_TRUE(complete);
-  EXPECT_THAT(*parameters_->List(fence_), SizeIs(1));
-}
-
-TEST_F(ParameterStoreTest, APushThatTheGenerationDoesNotOutliveFails) {
-  TensorSpec spec;
-  spec.bytes = 4;
-  ASSERT_OK_AND_ASSIGN(const auto push,
-                       parameters_->StartPush(fence_, "w", 1, 0, spec));
-  ASSERT_OK(push->Append(0, "abcd", Crc32c("abcd")));
-  parameters_->OnGenerationEnded("job", Generation(7),
-                                 absl::AbortedError("over"));
-  EXPECT_THAT(push->Finish(),
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("over")));
-}
-
-TEST_F(ParameterStoreTest, AGenerationThatAsksForNothingKeepsWhatItInherited) {
-  TensorSpec spec;
-  spec.bytes = 4;
-  {
-    ASSERT_OK_AND_ASSIGN(const auto push,
-                         parameters_->StartPush(fence_, "w", 1, 0, spec));
-    ASSERT_OK(push->Append(0, "abcd", Crc32c("abcd")));
-    ASSERT_OK(push->Finish());
-  }
-  parameters_->OnGenerationEnded("job", Generation(7),
-                                 absl::AbortedError("over"));
-  GenerationBegin begin;
-  begin.job = "job";
-  begin.generation = Generation(8);
-  parameters_->OnGenerationBegan(begin);
-  clock_.Advance(absl::Hours(1));
-  parameters_->Tick(clock_.Now());
-  fence_.generation = Generation(8);
-  EXPECT_THAT(*parameters_->List(fence_), SizeIs(1));
-  // It is the one whose end counts now.
-  parameters_->OnGenerationEnded("job", Generation(8),
-                                 absl::AbortedError("over"));
-  clock_.Advance(absl::Minutes(11));
-  parameters_->Tick(clock_.Now());
-  EXPECT_EQ(parameters_->bytes(), 0);
-}
-
-TEST_F(ParameterStoreTest, ANewGenerationEndsWhatTheOldOneHas) {
-  Participant(2);
-  ASSERT_OK(rank(0).participant->Begin(Sum(1, 4)));
-  absl::Status pulled;
-  parameters_->Pull(fence_, "w", 0, absl::Minutes(1),
-                    [&](const absl::StatusOr<KeptVersion>& version) {
-                      pulled = version.status();
-                    });
-  const Fence old = fence_;
-  fence_.generation = Generation(8);
-  ASSERT_OK(parameters_->List(fence_));
-  EXPECT_THAT(pulled, StatusIs(absl::StatusCode::kAborted, _));
-  ASSERT_TRUE(rank(0).outbox->ended().has_value());
-  EXPECT_THAT(*rank(0).outbox->ended(),
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("generation 8")));
-  EXPECT_GT(rank(0).wakes, 0);
-  EXPECT_THAT(parameters_->List(old),
-              StatusIs(absl::StatusCode::kAborted, HasSubstr("join again")));
+  const std::string name(1025, 'n');
+  EXPECT_THAT(parameters_->JoinGroup(fence_, name, 0, 1, nullptr),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1 to 1024 bytes, not 1025")));
+  Participant(1);
+  auto operation = Sum(1, 4);
+  operation.name = name;
+  ASSERT_OK(rank(0).participant->Begin(operation));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("max_name_bytes")));
+  operation = Sum(2, 4);
+  operation.what = name;
+  ASSERT_OK(rank(0).participant->Begin(operation));
+  EXPECT_THAT(rank(0).Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("max_name_bytes")));
+  EXPECT_THAT(rank(0).failures, SizeIs(2));
 }
 
 }  // namespace

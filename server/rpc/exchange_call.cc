@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
 #include "base/grpc_status.h"
@@ -55,6 +56,24 @@ grpc::ByteBuffer Large(const Delivery& delivery) {
                            bulk::Lend(delivery.bytes(), delivery.chunk));
 }
 
+absl::StatusOr<Reduction> TakeReduction(v1::Reduction reduction) {
+  switch (reduction) {
+    case v1::REDUCTION_SET:
+      return Reduction::kSet;
+    case v1::REDUCTION_SUM:
+      return Reduction::kSum;
+    case v1::REDUCTION_MIN:
+      return Reduction::kMin;
+    case v1::REDUCTION_MAX:
+      return Reduction::kMax;
+    case v1::REDUCTION_CONCAT:
+      return Reduction::kConcat;
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("there is no reduction ", static_cast<int>(reduction)));
+  }
+}
+
 absl::StatusOr<CollectiveOperation> CollectiveOperationOf(
     const v1::ExchangeOperation& message) {
   CollectiveOperation operation;
@@ -77,24 +96,6 @@ absl::StatusOr<CollectiveOperation> CollectiveOperationOf(
 }
 
 }  // namespace
-
-absl::StatusOr<Reduction> TakeReduction(v1::Reduction reduction) {
-  switch (reduction) {
-    case v1::REDUCTION_SET:
-      return Reduction::kSet;
-    case v1::REDUCTION_SUM:
-      return Reduction::kSum;
-    case v1::REDUCTION_MIN:
-      return Reduction::kMin;
-    case v1::REDUCTION_MAX:
-      return Reduction::kMax;
-    case v1::REDUCTION_CONCAT:
-      return Reduction::kConcat;
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("there is no reduction ", static_cast<int>(reduction)));
-  }
-}
 
 ExchangeCall* ExchangeCall::Start(const RpcOptions& options,
                                   ParameterStore* parameters,

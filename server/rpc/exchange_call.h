@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/parameter.pb.h"
@@ -18,9 +17,6 @@
 #include "server/rpc/call.h"
 
 namespace coxswain::server {
-
-// INVALID_ARGUMENT if there is no such reduction.
-absl::StatusOr<Reduction> TakeReduction(v1::Reduction reduction);
 
 // One Exchange stream: what comes goes to a participant of the store, and what
 // the store has put into the outbox is written, one message at a time.

@@ -10,34 +10,16 @@ namespace coxswain::server {
 
 // coxswain.v1.Parameter over gRPC. The Exchange stream sees messages as they
 // lie in gRPC's buffers (transport/chunk_codec), and lends it the chunks that
-// it sends to many ranks; the other calls see protobuf's. Sums are formed on
-// gRPC's callback threads. Thread-safe; the pointers must outlive the gRPC
-// server.
+// it sends to many ranks. Sums are formed on gRPC's callback threads.
+// Thread-safe; the pointers must outlive the gRPC server.
 class ParameterService final
     : public v1::Parameter::WithRawCallbackMethod_Exchange<
-          v1::Parameter::WithCallbackMethod_Push<
-              v1::Parameter::WithCallbackMethod_Pull<
-                  v1::Parameter::WithCallbackMethod_ListParameters<
-                      v1::Parameter::WithCallbackMethod_Forget<
-                          v1::Parameter::Service>>>>> {
+          v1::Parameter::Service> {
  public:
   ParameterService(const RpcOptions& options, ParameterStore* parameters,
                    const FenceValidator* validator);
   ~ParameterService() override;
 
-  grpc::ServerReadReactor<v1::PushRequest>* Push(
-      grpc::CallbackServerContext* context,
-      v1::PushResponse* response) override;
-  grpc::ServerWriteReactor<v1::PullResponse>* Pull(
-      grpc::CallbackServerContext* context,
-      const v1::PullRequest* request) override;
-  grpc::ServerUnaryReactor* ListParameters(
-      grpc::CallbackServerContext* context,
-      const v1::ListParametersRequest* request,
-      v1::ListParametersResponse* response) override;
-  grpc::ServerUnaryReactor* Forget(grpc::CallbackServerContext* context,
-                                   const v1::ForgetRequest* request,
-                                   v1::ForgetResponse* response) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Exchange(
       grpc::CallbackServerContext* context) override;
 

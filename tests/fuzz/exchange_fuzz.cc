@@ -1,13 +1,12 @@
 // Tensors that pass through the coordinator: ranks of two groups that begin,
-// give, read and leave as they like, pushes and pulls of parameters, deadlines,
-// and the ends of generations between any of it. Afterwards nothing is held,
-// and nothing was charged that is not given back.
+// give, read and leave as they like, deadlines, and the ends of generations
+// between any of it. Afterwards nothing is held, and nothing was charged that
+// is not given back.
 
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -22,7 +21,6 @@ namespace {
 
 constexpr int kRanks = 3;
 constexpr int kGroups = 2;
-constexpr size_t kMostPushes = 4;
 
 constexpr server::Reduction kReductions[] = {
     server::Reduction::kSum, server::Reduction::kConcat,
@@ -37,8 +35,6 @@ server::ParameterLimits SmallLimits() {
   limits.max_total_bytes = 2 << 20;
   limits.max_tensors = 8;
   limits.max_operations = 8;
-  limits.max_forming_versions = 4;
-  limits.max_waiting_pulls = 4;
   limits.max_outbox_bytes = 10'000;
   return limits;
 }
@@ -54,7 +50,7 @@ class ParameterFuzz {
     const auto group = static_cast<int>(bytes_->Below(kGroups));
     const auto rank = static_cast<int>(bytes_->Below(kRanks));
     Stream& stream = streams_[{group, rank}];
-    switch (bytes_->Below(10)) {
+    switch (bytes_->Below(8)) {
       case 0:
         return Leave(&stream);
       case 1:
@@ -65,11 +61,7 @@ class ParameterFuzz {
       case 3:
         return End();
       case 4:
-        return Push(rank);
       case 5:
-        return Pull();
-      case 6:
-      case 7:
         return Begin(group, rank, &stream);
       default:
         return Give(&stream);
@@ -79,11 +71,7 @@ class ParameterFuzz {
   void Finish() {
     End();
     for (auto& [place, stream] : streams_) Leave(&stream);
-    pushes_.clear();
-    clock_.Advance(absl::Hours(1));
-    parameters_.Tick(clock_.Now());
     COXSWAIN_CHECK(parameters_.bytes() == 0);
-    COXSWAIN_CHECK(pulls_ == answers_ + cancelled_);
   }
 
  private:
@@ -173,48 +161,6 @@ class ParameterFuzz {
     Note(status, stream);
   }
 
-  void Push(int part) {
-    const uint8_t how = bytes_->Byte();
-    if (how % 4 == 0 && pushes_.size() < kMostPushes) {
-      server::TensorSpec spec;
-      spec.reduction = server::Reduction::kSum;
-      spec.bytes = 8;
-      spec.parts = kRanks;
-      auto push = parameters_.StartPush(fence_, how % 8 == 0 ? "v" : "w",
-                                        1 + how / 8 % 4, part, spec);
-      if (push.ok()) pushes_.push_back(*std::move(push));
-      return;
-    }
-    if (pushes_.empty()) return;
-    const size_t which = how / 4 % pushes_.size();
-    const std::string data(8, 'x');
-    if (how % 4 == 1) {
-      pushes_[which]->Append(0, data, Crc32c(data)).IgnoreError();
-      return;
-    }
-    if (how % 4 == 2) pushes_[which]->Finish().IgnoreError();
-    pushes_.erase(pushes_.begin() + static_cast<int>(which));
-  }
-
-  void Pull() {
-    const uint8_t how = bytes_->Byte();
-    const std::string name = how % 2 == 0 ? "v" : "w";
-    if (how % 8 == 7) {
-      parameters_.Forget(fence_, name).IgnoreError();
-      return;
-    }
-    ++pulls_;
-    const int before = answers_;
-    const auto call = parameters_.Pull(
-        fence_, name, how / 8 % 4, absl::Seconds(how / 32),
-        [this](const absl::StatusOr<server::KeptVersion>&) { ++answers_; });
-    if (how % 8 == 6 && answers_ == before) {
-      parameters_.Cancel(fence_, call);
-      COXSWAIN_CHECK(answers_ == before);
-      ++cancelled_;
-    }
-  }
-
   void End() {
     parameters_.OnGenerationEnded(fence_.job, fence_.generation,
                                   absl::AbortedError("over"));
@@ -226,10 +172,6 @@ class ParameterFuzz {
   server::Fence fence_;
   server::ParameterStore parameters_{SmallLimits(), &clock_};
   std::map<std::pair<int, int>, Stream> streams_;  // by group and rank
-  std::vector<std::unique_ptr<server::KeptParameters::Push>> pushes_;
-  int pulls_ = 0;
-  int answers_ = 0;
-  int cancelled_ = 0;  // pulls, before they were answered
 };
 
 }  // namespace

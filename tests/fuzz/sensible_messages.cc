@@ -11,7 +11,7 @@
 namespace coxswain {
 namespace {
 
-// What shards, parameters and collectives consist of: two numbers.
+// What shards and collectives consist of: two numbers.
 constexpr char kBytes[] = "\0\0\x80\x3f\0\0\0\x40";
 constexpr int64_t kSize = 8;
 
@@ -41,11 +41,6 @@ std::unique_ptr<Message> Fenced(Knowledge* known, FuzzBytes* bytes) {
   auto message = std::make_unique<Message>();
   *message->mutable_fence() = FenceOf(known, bytes);
   return message;
-}
-
-template <typename Message>
-MessagePtr OnlyFenced(Knowledge* known, int, FuzzBytes* bytes) {
-  return Fenced<Message>(known, bytes);
 }
 
 template <typename Message>
@@ -294,37 +289,6 @@ MessagePtr Delete(Knowledge* known, int, FuzzBytes* bytes) {
   return message;
 }
 
-MessagePtr Push(Knowledge* known, int number, FuzzBytes* bytes) {
-  auto message = std::make_unique<v1::PushRequest>();
-  if (number > 0) {
-    FillChunk((number - 1) * kSize, message->mutable_chunk());
-    return message;
-  }
-  v1::PushHeader& header = *message->mutable_header();
-  *header.mutable_fence() = FenceOf(known, bytes);
-  header.set_name("w");
-  header.set_version(1 + static_cast<int64_t>(bytes->Below(2)));
-  header.set_reduction(v1::REDUCTION_SUM);
-  header.set_dtype("float32");
-  header.set_part(static_cast<int32_t>(bytes->Below(2)));
-  header.set_parts(2);
-  header.set_bytes(kSize);
-  return message;
-}
-
-MessagePtr Pull(Knowledge* known, int, FuzzBytes* bytes) {
-  auto message = Fenced<v1::PullRequest>(known, bytes);
-  message->set_name("w");
-  message->set_timeout_ms(bytes->Below(2) == 0 ? 0 : 1000);
-  return message;
-}
-
-MessagePtr Forget(Knowledge* known, int, FuzzBytes* bytes) {
-  auto message = Fenced<v1::ForgetRequest>(known, bytes);
-  message->set_name("w");
-  return message;
-}
-
 MessagePtr Exchange(Knowledge* known, int number, FuzzBytes* bytes) {
   auto message = std::make_unique<v1::ExchangeRequest>();
   if (number == 0) {
@@ -355,7 +319,6 @@ MessagePtr Exchange(Knowledge* known, int number, FuzzBytes* bytes) {
 
 constexpr RpcMethod kAttach = {"/coxswain.v1.Rendezvous/Attach", true, Attach};
 constexpr RpcMethod kUpload = {"/coxswain.v1.Checkpoint/Upload", true, Upload};
-constexpr RpcMethod kPush = {"/coxswain.v1.Parameter/Push", true, Push};
 constexpr RpcMethod kExchange = {"/coxswain.v1.Parameter/Exchange", true,
                                  Exchange};
 
@@ -363,7 +326,7 @@ constexpr RpcMethod kExchange = {"/coxswain.v1.Parameter/Exchange", true,
 
 const std::vector<RpcMethod>& StreamMethods() {
   static const auto* const methods =
-      new std::vector<RpcMethod>{kAttach, kUpload, kPush, kExchange};
+      new std::vector<RpcMethod>{kAttach, kUpload, kExchange};
   return *methods;
 }
 
@@ -400,11 +363,6 @@ const std::vector<RpcMethod>& RpcMethods() {
       {"/coxswain.v1.Checkpoint/Download", false,
        OfCheckpoint<v1::DownloadRequest>},
       {"/coxswain.v1.Checkpoint/Delete", false, Delete},
-      kPush,
-      {"/coxswain.v1.Parameter/Pull", false, Pull},
-      {"/coxswain.v1.Parameter/ListParameters", false,
-       OnlyFenced<v1::ListParametersRequest>},
-      {"/coxswain.v1.Parameter/Forget", false, Forget},
       kExchange,
   };
   return *methods;

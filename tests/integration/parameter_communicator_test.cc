@@ -9,8 +9,11 @@
 #include "client/comm/executor.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/memory_store.h"
+#include "client/session/session.h"
+#include "server/coordinator.h"
 #include "tests/conformance/communicator_conformance.h"
 #include "tests/conformance/connected_group.h"
+#include "tests/support/in_threads.h"
 #include "tests/support/parameter_server.h"
 
 namespace coxswain::parameter_communicator_test {
@@ -44,7 +47,7 @@ CommunicatorCase ParameterServerCase() {
   result.name = "ParameterServer";
   result.make_group = MakeGroup;
   result.has_wire = true;
-  // Each rank pushes what it has, once.
+  // Each rank sends what it has, once.
   result.wire_share = [](int) { return 1.0; };
   return result;
 }
@@ -159,6 +162,25 @@ TEST(ParameterServerCommunicatorTest, TensorsHaveALimit) {
                        HasSubstr("max_tensor_bytes")));
 }
 
+TEST(ParameterServerCommunicatorTest, BytesOfAJobHaveALimit) {
+  server::ParameterLimits limits;
+  limits.max_job_bytes = 4 << 20;
+  ParameterServer server(limits);
+  const auto member = server.MakeMemberContext("job", 1);
+  const Group group =
+      ConnectGroup(2, absl::Minutes(1), [&](CommunicatorOptions options) {
+        options.store = std::make_shared<MemberStore>(member);
+        return ConnectParameterServer(options);
+      });
+  // All of it is held until the other rank comes.
+  std::vector<std::vector<float>> large(2, std::vector<float>(1'200'000));
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    EXPECT_THAT(group[rank]->AllReduce(SpanOf(&large[rank]))->Wait(kSoon),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("max_job_bytes of 4194304")));
+  }
+}
+
 TEST(ParameterServerCommunicatorTest, ALimitOfTheStreamIsReportedAsOne) {
   server::ParameterLimits limits;
   limits.max_operations = 2;
@@ -235,6 +257,36 @@ TEST(ParameterServerCommunicatorTest, NothingIsLeftAtTheServer) {
   }
   server.Shutdown();
   EXPECT_EQ(server.parameters().bytes(), 0);
+}
+
+TEST(ParameterServerCommunicatorTest, RanksOfASessionExchangeByTheService) {
+  server::CoordinatorOptions options;
+  options.state_dir =
+      absl::StrCat(testing::TempDir(), "/parameter_communicator");
+  ASSERT_OK_AND_ASSIGN(const auto coordinator,
+                       server::Coordinator::Start(options));
+  InThreads(2, [&](int slot) {
+    SessionOptions session_options;
+    session_options.coordinator =
+        absl::StrCat("127.0.0.1:", coordinator->port());
+    session_options.job = "mnist";
+    session_options.identity = {"host-a", slot};
+    session_options.host = "host-a";
+    session_options.local_rank = slot;
+    session_options.world_size = 2;
+    session_options.backend = "parameter_server";
+    session_options.join_timeout = kSoon;
+    session_options.collective_timeout = kSoon;
+    ASSERT_OK_AND_ASSIGN(const auto session,
+                         Session::Join(session_options, {}));
+    ASSERT_OK_AND_ASSIGN(const auto world, session->World());
+    EXPECT_EQ(world->communicator().backend(), "parameter_server");
+    std::vector<float> values(1000, static_cast<float>(session->rank() + 1));
+    EXPECT_OK(world->communicator().AllReduce(SpanOf(&values))->Wait(kSoon));
+    EXPECT_EQ(values, std::vector<float>(1000, 3.0f));
+    EXPECT_OK(world->communicator().Barrier()->Wait(kSoon));
+    EXPECT_OK(session->Leave("done"));
+  });
 }
 
 }  // namespace

@@ -94,10 +94,10 @@ std::string WaitingJoin(int64_t number) {
 }
 
 std::string AnyStream(int64_t number) {
-  static const char* const kStreams[] = {
-      "/coxswain.v1.Rendezvous/Attach", "/coxswain.v1.Checkpoint/Upload",
-      "/coxswain.v1.Parameter/Exchange", "/coxswain.v1.Parameter/Push"};
-  return kStreams[number % 4];
+  static const char* const kStreams[] = {"/coxswain.v1.Rendezvous/Attach",
+                                         "/coxswain.v1.Checkpoint/Upload",
+                                         "/coxswain.v1.Parameter/Exchange"};
+  return kStreams[number % 3];
 }
 
 std::string Nothing(int64_t) { return ""; }

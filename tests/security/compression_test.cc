@@ -75,7 +75,7 @@ std::vector<Port> Ports() {
        ServeCoordinator,
        96,
        {"/coxswain.v1.Rendezvous/Join", "/coxswain.v1.Rendezvous/Attach",
-        "/coxswain.v1.Store/Watch", "/coxswain.v1.Parameter/Push",
+        "/coxswain.v1.Store/Watch",
         // Those that take messages in gRPC's own buffers.
         "/coxswain.v1.Checkpoint/Upload", "/coxswain.v1.Checkpoint/Download",
         "/coxswain.v1.Parameter/Exchange", "/grpc.health.v1.Health/Check",

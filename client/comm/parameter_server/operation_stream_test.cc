@@ -38,14 +38,6 @@ class FakeStub : public ParameterStub {
     callbacks = std::move(callbacks_in);
     return std::make_unique<Stream>(this);
   }
-  absl::StatusOr<bool> Push(const v1::PushHeader&, absl::string_view,
-                            const CallOptions&) override {
-    return absl::UnimplementedError("not here");
-  }
-  absl::StatusOr<PulledParameter> Pull(const v1::PullRequest&,
-                                       const CallOptions&) override {
-    return absl::UnimplementedError("not here");
-  }
   std::string address() const override { return "nowhere"; }
 
   void Answer(uint64_t operation, const std::string& bytes) const {

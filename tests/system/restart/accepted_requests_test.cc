@@ -31,11 +31,10 @@ const std::set<std::string>& Storing() {
 // Returns those that change nothing, or only what is in memory.
 const std::set<std::string>& Others() {
   static const auto* const names = new std::set<std::string>{
-      "Members",  "Describe", "GetPlan",        "RequestCheckpoint",
-      "Why",      "Get",      "Wait",           "Watch",
-      "List",     "Show",     "Verify",         "Download",
-      "Push",     "Pull",     "ListParameters", "Forget",
-      "Exchange", "Read",     "Follow",         "CountKeys",
+      "Members",  "Describe", "GetPlan", "RequestCheckpoint",
+      "Why",      "Get",      "Wait",    "Watch",
+      "List",     "Show",     "Verify",  "Download",
+      "Exchange", "Read",     "Follow",  "CountKeys",
   };
   return *names;
 }
@@ -47,7 +46,7 @@ TEST(AcceptedRequestsTest, EveryRpcIsKnownToStoreOrNot) {
   for (const google::protobuf::Descriptor* message :
        {v1::JoinRequest::descriptor(), v1::GetPlanRequest::descriptor(),
         v1::CreateGroupRequest::descriptor(), v1::SetRequest::descriptor(),
-        v1::BeginRequest::descriptor(), v1::PushRequest::descriptor(),
+        v1::BeginRequest::descriptor(), v1::ExchangeRequest::descriptor(),
         v1::JournalRequest::descriptor()}) {
     const google::protobuf::ServiceDescriptor* const service =
         message->file()->service(0);
