@@ -8,6 +8,7 @@
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/wait_count.h"
 #include "client/checkpoint/checkpoint_copy.h"
 #include "client/checkpoint/hook_choice.h"
 #include "client/checkpoint/hook_cut.h"
@@ -335,7 +336,10 @@ void AsyncCheckpoint::Core::Report(CopyPtr copy,
 AsyncCheckpoint::AsyncCheckpoint(const CheckpointClient& checkpoints,
                                  Options options)
     : core_(std::make_shared<Core>(checkpoints, std::move(options))) {
-  std::thread([core = core_] { core->Run(); }).detach();
+  std::thread([core = core_] {
+    const WaitCount::Background background;
+    core->Run();
+  }).detach();
 }
 
 AsyncCheckpoint::~AsyncCheckpoint() { core_->Stop(); }

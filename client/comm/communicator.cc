@@ -110,24 +110,8 @@ void Communicator::CountPayload(int64_t bytes) {
   }
 }
 
-void Communicator::Payload::Note(const WorkPtr& work) {
-  MutexLock lock(&mutex);
-  newest = work;
-}
-
-bool Communicator::Payload::InFlight() const {
-  std::shared_ptr<Work> work;
-  {
-    MutexLock lock(&mutex);
-    work = newest.lock();
-  }
-  return work != nullptr && !work->HasEnded();
-}
-
-WorkPtr Communicator::Started(WorkPtr work) {
-  for (Payload* all = payload_.get(); all != nullptr; all = all->parent.get()) {
-    all->Note(work);
-  }
+WorkPtr Communicator::Started(WorkPtr work) const {
+  if (waits_ != nullptr) work->CountWaitsIn(waits_);
   return work;
 }
 
@@ -150,7 +134,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(
                      ranks.size(), " ranks without being one of them"));
   }
   absl::StatusOr<std::unique_ptr<Communicator>> child = DoSplit(ranks);
-  if (child.ok()) (*child)->payload_->parent = payload_;
+  if (!child.ok()) return child;
+  (*child)->payload_->parent = payload_;
+  (*child)->waits_ = waits_;
   return child;
 }
 
@@ -270,14 +256,14 @@ WorkPtr Communicator::Send(Span span, int peer, uint32_t tag) {
   if (status.ok()) status = CheckPeer(peer, rank_, size_);
   if (!status.ok()) return Fail(status);
   CountPayload(span.bytes());
-  return DoSend(span, peer, tag);
+  return Started(DoSend(span, peer, tag));
 }
 
 WorkPtr Communicator::Receive(Span span, int peer, uint32_t tag) {
   absl::Status status = CheckPlaces(CheckSpan(span), span, span);
   if (status.ok()) status = CheckPeer(peer, rank_, size_);
   if (!status.ok()) return Fail(status);
-  return DoReceive(span, peer, tag);
+  return Started(DoReceive(span, peer, tag));
 }
 
 class Communicator::CheckedSender : public ChannelSender {
@@ -286,12 +272,15 @@ class Communicator::CheckedSender : public ChannelSender {
       : comm_(*comm), sender_(std::move(sender)) {}
 
   absl::Status Send(const Span& block, absl::Duration timeout) override {
+    WaitCount::Scope waits(comm_.waits_.get());
     absl::Status status = comm_.CheckPlaces(CheckSpan(block), block, block);
     if (status.ok()) status = sender_->Send(block, timeout);
+    if (absl::IsDeadlineExceeded(status)) waits.GoesOn();
     if (status.ok()) comm_.CountPayload(block.bytes());
     return status;
   }
   absl::Status Drain(absl::Duration timeout) override {
+    const WaitCount::Scope waits(comm_.waits_.get());
     return sender_->Drain(timeout);
   }
 
@@ -306,8 +295,10 @@ class Communicator::CheckedReceiver : public ChannelReceiver {
       : comm_(*comm), receiver_(std::move(receiver)) {}
 
   absl::Status Receive(const Span& block, absl::Duration timeout) override {
+    WaitCount::Scope waits(comm_.waits_.get());
     absl::Status status = comm_.CheckPlaces(CheckSpan(block), block, block);
     if (status.ok()) status = receiver_->Receive(block, timeout);
+    if (absl::IsDeadlineExceeded(status)) waits.GoesOn();
     return status;
   }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
-#include "base/mutex.h"
+#include "base/wait_count.h"
 #include "client/comm/channel.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/work.h"
@@ -164,10 +165,15 @@ class Communicator {
   // counts at its root, a receive and a barrier nowhere. Includes those of the
   // communicators split off this one, also after their end.
   int64_t payload_bytes() const { return payload_->bytes.load(); }
-  // Returns whether the newest collective of this communicator, or of those
-  // split off it, has not ended. For onlookers, from any thread: never waits,
-  // and moves nothing.
-  bool in_flight() const { return payload_->InFlight(); }
+  // Counts there, from now on, the threads that wait for collectives, messages
+  // and channels of this communicator, and of those split off it later. Before
+  // its first use.
+  void CountWaitsIn(std::shared_ptr<WaitCount> waits) {
+    waits_ = std::move(waits);
+  }
+  // Returns where they count, for those who wait for others in ways of their
+  // own; null: nowhere.
+  const std::shared_ptr<WaitCount>& waits() const { return waits_; }
   // Returns the bytes that this back end handed to its transport for other
   // processes, including those of communicators split off.
   virtual int64_t wire_bytes() const = 0;
@@ -208,13 +214,8 @@ class Communicator {
   class CheckedReceiver;
   // A child adds to its own and to its parents'.
   struct Payload {
-    void Note(const WorkPtr& work);
-    bool InFlight() const;
-
     std::atomic<int64_t> bytes{0};
     std::shared_ptr<Payload> parent;
-    mutable Mutex mutex;
-    std::weak_ptr<Work> newest ABSL_GUARDED_BY(mutex);
   };
 
   // Announces a call that is refused with `why`, and returns that.
@@ -226,13 +227,14 @@ class Communicator {
   // Counts a collective, or a message, that hands in `bytes`.
   void Count(int64_t bytes);
   void CountPayload(int64_t bytes);
-  // Returns a collective that was started, and has noted it.
-  WorkPtr Started(WorkPtr work);
+  // Returns an operation that was started, whose waits count.
+  WorkPtr Started(WorkPtr work) const;
 
   const int rank_;
   const int size_;
   std::atomic<int64_t> sequence_{0};
   const std::shared_ptr<Payload> payload_ = std::make_shared<Payload>();
+  std::shared_ptr<WaitCount> waits_;  // may be null
 };
 
 // Returns memory of the CPU that this communicator moves, for control data that

@@ -245,6 +245,31 @@ class Errand {
   std::vector<Try> tries_ ABSL_GUARDED_BY(mutex_);
 };
 
+TEST(WorkTest, AThreadThatWaitsForItCounts) {
+  const auto waits = std::make_shared<WaitCount>();
+  bool counted = false;
+  WorkPtr work;
+  work = Work::Assisted([&](absl::Time until) {
+    counted = waits->any();
+    if (until > absl::InfinitePast()) work->Complete(absl::OkStatus());
+  });
+  work->CountWaitsIn(waits);
+  EXPECT_FALSE(work->Done());
+  EXPECT_FALSE(counted) << "it only asks";
+  EXPECT_OK(work->Wait(kSoon));
+  EXPECT_TRUE(counted);
+  EXPECT_FALSE(waits->any());
+  EXPECT_EQ(waits->ended(), 1);
+}
+
+TEST(WorkTest, AWaitThatTakesTooLongGoesOn) {
+  const auto waits = std::make_shared<WaitCount>();
+  Work work;
+  work.CountWaitsIn(waits);
+  EXPECT_FALSE(work.Wait(absl::ZeroDuration()).ok());
+  EXPECT_EQ(waits->ended(), 0);
+}
+
 TEST(AssistedTest, TheWaitingThreadEndsIt) {
   Executor executor([](const absl::Status&) {});
   Errand errand;

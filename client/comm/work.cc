@@ -9,6 +9,7 @@
 namespace coxswain {
 
 absl::Status Work::Wait(absl::Duration timeout) {
+  WaitCount::Scope waits(waits_.get());
   absl::Duration left = timeout;
   if (assist_ != nullptr) {
     const absl::Time begun = Clock::Real()->Now();
@@ -19,6 +20,7 @@ absl::Status Work::Wait(absl::Duration timeout) {
   MutexLock lock(&mutex_);
   const auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return ended_; };
   if (!ended_cv_.WaitFor(&mutex_, left, ended)) {
+    waits.GoesOn();
     return absl::DeadlineExceededError(absl::StrCat(
         "the operation has not ended within ", absl::FormatDuration(timeout),
         "; abort its communicator to cancel it"));
@@ -28,11 +30,6 @@ absl::Status Work::Wait(absl::Duration timeout) {
 
 bool Work::Done() {
   Assist(absl::InfinitePast());
-  MutexLock lock(&mutex_);
-  return ended_;
-}
-
-bool Work::HasEnded() const {
   MutexLock lock(&mutex_);
   return ended_;
 }

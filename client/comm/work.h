@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/wait_count.h"
 
 namespace coxswain {
 
@@ -23,10 +25,6 @@ class Work {
   // Returns whether the operation has ended. Never blocks.
   bool Done();
 
-  // Returns the same for an onlooker: it shows no interest in the end, which
-  // Done does.
-  bool HasEnded() const;
-
   // Calls `callback` with the result: at once if it has ended, otherwise on
   // the thread that ends it, which it must not block. No lock is held.
   void OnDone(std::function<void(const absl::Status&)> callback);
@@ -36,6 +34,12 @@ class Work {
   bool Complete(absl::Status status);
 
   static std::shared_ptr<Work> Ended(absl::Status status);
+
+  // For communicators, before the operation is handed to its caller: Wait
+  // counts there.
+  void CountWaitsIn(std::shared_ptr<WaitCount> waits) {
+    waits_ = std::move(waits);
+  }
 
   // For back ends: an operation that the waiting thread completes, which saves
   // a change of threads. `assist` is called, without a lock, by Wait with the
@@ -51,7 +55,8 @@ class Work {
   void Assist(absl::Time until);
 
   std::function<void(absl::Time)> assist_;  // null, or set before it is shared
-  mutable Mutex mutex_;
+  std::shared_ptr<WaitCount> waits_;        // may be null
+  Mutex mutex_;
   CondVar ended_cv_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -57,6 +57,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
           ? ::coxswain::Connect(options.backend, communicator_options)
           : options.connect(options.backend, communicator_options);
   if (!communicator.ok()) return member->Outcome(communicator.status());
+  (*communicator)->CountWaitsIn(member->waits());
   WatchPeerLosses(communicator->get(), description.ranks, options.on_peer_lost);
   return std::make_shared<ProcessGroup>(std::move(description),
                                         communicator_options.rank,

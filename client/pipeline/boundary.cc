@@ -64,12 +64,14 @@ absl::StatusOr<std::unique_ptr<BoundarySender>> BoundarySender::Open(
   COXSWAIN_ASSIGN_OR_RETURN(auto channel,
                             communicator->OpenSender(ChannelOf(options)));
   return std::unique_ptr<BoundarySender>(
-      new BoundarySender(options, std::move(channel)));
+      new BoundarySender(options, communicator->waits(), std::move(channel)));
 }
 
 BoundarySender::BoundarySender(const BoundaryOptions& options,
+                               std::shared_ptr<WaitCount> waits,
                                std::unique_ptr<ChannelSender> channel)
     : options_(options),
+      waits_(std::move(waits)),
       channel_(std::move(channel)),
       capacity_(options.capacity),
       thread_([this] { Write(); }) {}
@@ -92,6 +94,7 @@ absl::Status BoundarySender::Send(int micro_batch, Activations tensors) {
   COXSWAIN_ASSIGN_OR_RETURN(
       MessageHeader header,
       MessageHeader::Of(micro_batch, tensors, options_.max_message_bytes));
+  const WaitCount::Scope waits(waits_.get());
   MutexLock lock(&mutex_);
   changed_.WaitFor(&mutex_, options_.timeout,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -110,6 +113,7 @@ absl::Status BoundarySender::Send(int micro_batch, Activations tensors) {
 }
 
 absl::Status BoundarySender::Flush() {
+  const WaitCount::Scope waits(waits_.get());
   {
     MutexLock lock(&mutex_);
     while (failed_.ok() && !waiting_.empty()) {
@@ -137,6 +141,7 @@ void BoundarySender::RaiseCapacity(int capacity) {
 }
 
 void BoundarySender::Write() {
+  const WaitCount::Background background;
   MutexLock lock(&mutex_);
   while (!stopping_ && failed_.ok()) {
     const bool some = changed_.WaitFor(&mutex_, absl::Hours(1),
@@ -186,12 +191,14 @@ absl::StatusOr<std::unique_ptr<BoundaryReceiver>> BoundaryReceiver::Open(
   COXSWAIN_ASSIGN_OR_RETURN(auto channel,
                             communicator->OpenReceiver(ChannelOf(options)));
   return std::unique_ptr<BoundaryReceiver>(
-      new BoundaryReceiver(options, std::move(channel)));
+      new BoundaryReceiver(options, communicator->waits(), std::move(channel)));
 }
 
 BoundaryReceiver::BoundaryReceiver(const BoundaryOptions& options,
+                                   std::shared_ptr<WaitCount> waits,
                                    std::unique_ptr<ChannelReceiver> channel)
     : options_(options),
+      waits_(std::move(waits)),
       channel_(std::move(channel)),
       capacity_(options.capacity),
       thread_([this] { Read(); }) {}
@@ -223,6 +230,7 @@ void BoundaryReceiver::RaiseCapacity(int capacity) {
 }
 
 absl::StatusOr<Activations> BoundaryReceiver::Receive(int micro_batch) {
+  const WaitCount::Scope waits(waits_.get());
   MutexLock lock(&mutex_);
   changed_.WaitFor(&mutex_, options_.timeout,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -246,6 +254,7 @@ absl::StatusOr<Activations> BoundaryReceiver::Receive(int micro_batch) {
 }
 
 void BoundaryReceiver::Read() {
+  const WaitCount::Background background;
   MutexLock lock(&mutex_);
   while (!stopping_ && failed_.ok()) {
     const bool some = changed_.WaitFor(

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/wait_count.h"
 #include "client/comm/channel.h"
 #include "client/comm/communicator.h"
 #include "client/pipeline/message_header.h"
@@ -25,7 +26,8 @@ namespace coxswain {
 // Messages arrive in the order in which they were sent.
 //
 // Each end has a thread, so that sending and receiving go on while a stage
-// computes.
+// computes. Only the callers of Send, Flush and Receive wait for the peer, as
+// the communicator counts it.
 struct BoundaryOptions {
   int peer = 0;      // a rank of the communicator
   uint32_t tag = 0;  // of the channel
@@ -67,6 +69,7 @@ class BoundarySender {
   };
 
   BoundarySender(const BoundaryOptions& options,
+                 std::shared_ptr<WaitCount> waits,
                  std::unique_ptr<ChannelSender> channel);
   void Write();
   absl::Status Write(const Message& message);
@@ -74,6 +77,7 @@ class BoundarySender {
   bool stopping();
 
   const BoundaryOptions options_;
+  const std::shared_ptr<WaitCount> waits_;  // may be null
   const std::unique_ptr<ChannelSender> channel_;
   Mutex mutex_;
   CondVar changed_;
@@ -108,6 +112,7 @@ class BoundaryReceiver {
   };
 
   BoundaryReceiver(const BoundaryOptions& options,
+                   std::shared_ptr<WaitCount> waits,
                    std::unique_ptr<ChannelReceiver> channel);
   void Read();
   absl::StatusOr<Message> ReadMessage();
@@ -115,6 +120,7 @@ class BoundaryReceiver {
   bool stopping();
 
   const BoundaryOptions options_;
+  const std::shared_ptr<WaitCount> waits_;  // may be null
   const std::unique_ptr<ChannelReceiver> channel_;
   Mutex mutex_;
   CondVar changed_;

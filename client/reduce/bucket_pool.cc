@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "base/wait_count.h"
 #include "client/reduce/bucket_slices.h"
 
 namespace coxswain {
@@ -41,6 +42,7 @@ void BucketPool::AwaitSpace(int bucket) {
   if (wait_ <= absl::ZeroDuration()) return;
   MutexLock lock(&mutex_);
   const Entry& entry = entries_[static_cast<size_t>(bucket)];
+  const WaitCount::Scope waits(communicator_.waits().get());
   (void)changed_.WaitFor(&mutex_, wait_, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return entry.block.owner != nullptr ||
            needed_ + entry.bytes <= (kKept - 1) * largest_ || starved();

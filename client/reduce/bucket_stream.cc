@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "base/wait_count.h"
 #include "client/reduce/hook_change.h"
 #include "client/reduce/step_report.h"
 
@@ -165,11 +166,15 @@ std::optional<absl::Status> BucketStream::Wait(absl::Duration slice) {
       return absl::FailedPreconditionError(
           "there is no exchange to wait for: no bucket was handed over");
     }
+    WaitCount::Scope waits(options_.communicator->waits().get());
     const bool ended = changed_.WaitFor(
         &mutex_, slice,
         [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !exchanging_; });
     waited_ += options_.clock->Now() - begun;
-    if (!ended) return std::nullopt;
+    if (!ended) {
+      waits.GoesOn();
+      return std::nullopt;
+    }
     COXSWAIN_RETURN_IF_ERROR(status_);
     if (std::exchange(noted_, true)) return absl::OkStatus();
     for (const auto& bucket : buckets_) bytes += bucket->data.bytes();
@@ -309,6 +314,8 @@ absl::Status BucketStream::Fail(const absl::Status& status) {
 // ---- the thread ----
 
 void BucketStream::Run() {
+  // The backward pass goes on meanwhile; Wait waits.
+  const WaitCount::Background background;
   while (true) {
     {
       MutexLock lock(&mutex_);

@@ -167,6 +167,20 @@ TEST(BucketStreamTest, AnExchangeIsNotedOnceHoweverOftenItIsWaitedFor) {
   EXPECT_THAT(one.gate.exchanged_bytes, ElementsAre(32, 48));
 }
 
+TEST(BucketStreamTest, OnlyWaitWaits) {
+  const auto waits = std::make_shared<WaitCount>();
+  HeldCommunicator network(std::make_unique<LoopbackCommunicator>());
+  network.CountWaitsIn(waits);
+  Rank one(&network);
+  ASSERT_OK(one.Add(0, 1, true));
+  ASSERT_TRUE(network.AwaitLaunches(1, kSoon));
+  EXPECT_EQ(one.stream->Wait(absl::ZeroDuration()), std::nullopt);
+  EXPECT_EQ(waits->ended(), 0) << "it goes on";
+  network.Open();
+  ASSERT_OK(one.Wait());
+  EXPECT_EQ(waits->ended(), 1) << "those of the thread do not count";
+}
+
 TEST(BucketStreamTest, AWaitWithoutTheLastBucketBreaksIt) {
   LoopbackCommunicator communicator;
   Rank one(&communicator);

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "base/wait_count.h"
 
 namespace coxswain {
 
@@ -358,6 +359,7 @@ absl::Status Reducer::Finish() {
   MarkMissing();
   absl::Duration limit = options_.timeout;
   if (options_.gate != nullptr) limit += options_.gate->timeout();
+  const WaitCount::Scope waits(communicator_->waits().get());
   if (!WaitForExchangeThread(limit)) {
     (void)Fail(absl::DeadlineExceededError(absl::StrCat(
         "the exchange has not ended within ", absl::FormatDuration(limit),
@@ -546,6 +548,8 @@ bool Reducer::WaitForExchangeThread(absl::Duration timeout) {
 }
 
 void Reducer::Run() {
+  // The backward pass goes on meanwhile; Finish waits.
+  const WaitCount::Background background;
   while (true) {
     {
       MutexLock lock(&mutex_);

@@ -300,6 +300,20 @@ TEST_F(ReducerGateTest, NothingIsStartedBeforeTheGrant) {
   EXPECT_GE(network.launches().size(), 4u);  // agreement, header, buckets
 }
 
+TEST_F(ReducerGateTest, OnlyTheThreadThatTrainsWaits) {
+  const auto waits = std::make_shared<WaitCount>();
+  HeldCommunicator network(std::make_unique<LoopbackCommunicator>());
+  network.CountWaitsIn(waits);
+  Make(OneBucketEach(), &network);
+  ASSERT_OK(reducer_->BeginStep());
+  for (const int parameter : {1, 0}) ASSERT_OK(reducer_->MarkReady(parameter));
+  ASSERT_TRUE(network.AwaitLaunches(1, kSoon));
+  EXPECT_FALSE(waits->any()) << "its backward pass may go on";
+  network.Open();
+  ASSERT_OK(reducer_->Finish());
+  EXPECT_EQ(waits->ended(), 1) << "those of the exchange thread do not count";
+}
+
 TEST_F(ReducerGateTest, AnAbortEndsTheWaitForAGrant) {
   Make(OneBucketEach());
   gate_.HoldGrant();

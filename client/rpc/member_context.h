@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "base/tls_files.h"
+#include "base/wait_count.h"
 #include "client/rpc/coordinator_stub.h"
 #include "client/rpc/retry.h"
 #include "client/rpc/retrying_stub.h"
@@ -63,6 +64,9 @@ class MemberContext {
   // earlier term alone does not raise it.
   CancelSignal& stale() { return stale_; }
 
+  // Returns where the threads count that wait for other members.
+  const std::shared_ptr<WaitCount>& waits() const { return waits_; }
+
   // Returns options of a call that the end of the generation ends. A call that
   // waits at the coordinator has a timeout a little longer than its wait, so
   // that the coordinator's own, more specific error comes first.
@@ -86,6 +90,7 @@ class MemberContext {
   const v1::Fence fence_;
   const RetryPolicy policy_;
   const ClientSecurity security_;
+  const std::shared_ptr<WaitCount> waits_ = std::make_shared<WaitCount>();
   CancelSignal ended_;
   CancelSignal stale_;
 };

@@ -384,13 +384,6 @@ void AttachedSchedule::AddProgress(v1::Heartbeat* heartbeat) const {
   }
 }
 
-bool AttachedSchedule::Waits() const {
-  MutexLock lock(&mutex_);
-  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) {
-    return !entry.second->waits_for.empty();
-  });
-}
-
 absl::Status AttachedSchedule::Announce(Stream& stream,
                                         const schedule::Ticket& ticket) {
   bool direct = false;
@@ -485,6 +478,7 @@ absl::Status AttachedSchedule::WaitLocked(
   if (answered()) return absl::OkStatus();
   const std::string where = absl::StrCat(what, " on round ", round, " of '",
                                          agent.options().stream, "'");
+  const WaitCount::Scope waits(options_.waits.get());
   stream.waits_for = absl::StrCat("waiting for ", where);
   while (!over() && !agent.Expired(options_.clock->Now())) {
     stream.answered.WaitFor(&mutex_, options_.look_again, over);

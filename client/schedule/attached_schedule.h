@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/wait_count.h"
 #include "client/schedule/schedule_client.h"
 #include "client/schedule/step_timings.h"
 #include "proto/rendezvous.pb.h"
@@ -50,6 +51,9 @@ class AttachedSchedule : public ScheduleClient {
     // Returns what the session's communicators have done, for the timings of
     // steps; null: not known. Called without a lock.
     std::function<StepTimings::Traffic()> traffic;
+    // Where the threads count that wait for a grant or a decision; null:
+    // nowhere.
+    std::shared_ptr<WaitCount> waits;
   };
   // Hands a request to the Attach stream, at once; returns false if it was not
   // taken. Called without a lock that an event may need.
@@ -93,8 +97,6 @@ class AttachedSchedule : public ScheduleClient {
   // Adds the positions of the streams, and how the last steps of the stream
   // "train" were spent, which is reported once.
   void AddProgress(v1::Heartbeat* heartbeat) const;
-  // Returns whether a call waits for a grant or a decision.
-  bool Waits() const;
 
  private:
   class Stream;

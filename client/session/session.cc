@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
+#include "base/wait_count.h"
 #include "client/comm/backends/registry.h"
 #include "client/comm/nccl/nccl_library.h"
 #include "client/comm/nccl/nccl_status.h"
@@ -297,6 +298,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::CreateGroup(
 absl::StatusOr<std::shared_ptr<ProcessGroup>> Session::Core::Declare(
     v1::CreateGroupRequest request) {
   *request.mutable_fence() = member->NewRequest();
+  // The others declare it, too, and then connect.
+  const WaitCount::Scope waits(member->waits().get());
   const auto response = member->stub().CreateGroup(request, member->Call());
   if (!response.ok()) return member->Outcome(response.status());
   return groups_.Obtain(response->group());
@@ -310,6 +313,7 @@ absl::Status Session::Barrier(absl::string_view group, absl::string_view tag,
   request.set_group(std::string(group));
   request.set_tag(std::string(tag));
   request.set_timeout_ms(TimeoutMillis(timeout));
+  const WaitCount::Scope waits(member.waits().get());
   return member.Outcome(
       member.stub().Barrier(request, member.WaitingCall(timeout)).status());
 }

@@ -149,8 +149,9 @@ class Session {
   // heartbeats and when it leaves. Without a call it is that of its schedule's
   // stream "train".
   void ReportProgress(int64_t optimizer_steps);
-  // Sets whether this worker waits for others in what is no collective of the
-  // session: plans with a stall_timeout ask.
+  // Sets whether this worker waits for others in a way that the session does
+  // not see: plans with a stall_timeout ask. It sees each thread of the program
+  // that stands in a call of this library until other ranks have acted.
   void ReportWait(bool waits);
   // Sets Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);

@@ -84,6 +84,7 @@ Session::Core::Core(Request request_in, const v1::JoinResponse& joined,
   schedule_options.job = request.options.job;
   schedule_options.plan = plan;
   schedule_options.clock = request.options.clock;
+  schedule_options.waits = member->waits();
   schedule_options.traffic = [this]() { return groups_.traffic(); };
   schedule_ = std::make_unique<AttachedSchedule>(
       schedule_options, [this](const v1::AttachRequest& request) {
@@ -234,9 +235,10 @@ v1::Heartbeat Session::Core::NextHeartbeat() {
   done.rounds = heartbeat.rounds();
   done.micro_batches = heartbeat.micro_batches();
   done.step = heartbeat.step();
-  const absl::Duration waited = waits_.Look(
-      request.options.clock->Now(),
-      waits_elsewhere.load() || schedule_->Waits() || groups_.Waits(), done);
+  done.waits = member->waits()->ended();
+  const absl::Duration waited =
+      waits_.Look(request.options.clock->Now(),
+                  waits_elsewhere.load() || member->waits()->any(), done);
   heartbeat.set_waiting_ms(absl::ToInt64Milliseconds(waited));
   return heartbeat;
 }

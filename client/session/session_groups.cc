@@ -1,12 +1,12 @@
 #include "client/session/session_groups.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/wait_count.h"
 #include "client/session/join.h"
 
 namespace coxswain {
@@ -130,6 +130,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::ObtainAlone() {
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
     const v1::GroupInfo& info, const ProcessGroup::ConnectOptions& connect) {
+  const WaitCount::Scope waits(member_->waits().get());
   COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
   if (known != nullptr) return known;
   const std::string& id = info.communicator_id();
@@ -190,14 +191,6 @@ SessionGroups::Done SessionGroups::AllDone() const {
 StepTimings::Traffic SessionGroups::traffic() const {
   const Done done = AllDone();
   return {done.payload_bytes, done.wire_bytes};
-}
-
-bool SessionGroups::Waits() const {
-  MutexLock lock(&mutex_);
-  return !connecting_.empty() ||
-         std::any_of(groups_.begin(), groups_.end(), [](const auto& entry) {
-           return entry.second->communicator().in_flight();
-         });
 }
 
 void SessionGroups::AddProgress(v1::Heartbeat* heartbeat) const {

@@ -74,8 +74,6 @@ class SessionGroups {
   StepTimings::Traffic traffic() const;
   // Adds the progress of all communicators.
   void AddProgress(v1::Heartbeat* heartbeat) const;
-  // Returns whether a group is being connected, or has a collective in flight.
-  bool Waits() const;
 
  private:
   // Returns the group, or why it could not be connected, if that is known;

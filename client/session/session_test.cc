@@ -567,6 +567,27 @@ TEST_F(SessionTest, AStaleFenceEndsTheGeneration) {
                                     HasSubstr("generation 7 is over")));
 }
 
+TEST_F(SessionTest, ARankThatWaitsForAKeyWaitsForOthers) {
+  (*plan_.mutable_terms())["stall_timeout"] = "1s";
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  const auto stream = fake_->AttachmentNumber(0);
+  std::thread waiting([&] {
+    EXPECT_FALSE(session->store().Get("key", absl::Minutes(1)).ok());
+  });
+  ASSERT_TRUE(waiting_.Wait());
+  // From the first heartbeat that comes now, it counts.
+  session->ReportProgress(1);
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().step() == 1;
+  }));
+  clock_.Advance(absl::Seconds(3));
+  EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
+    return request.heartbeat().waiting_ms() == 3000;
+  }));
+  stream->Event(AbortEvent());
+  waiting.join();
+}
+
 TEST_F(SessionTest, LeaveSendsTheReasonOnceAndKeepsTheCommunicators) {
   ASSERT_OK_AND_ASSIGN(auto session, Join());
   ASSERT_OK_AND_ASSIGN(const auto world, session->World());

@@ -15,12 +15,13 @@ struct WorkDone {
   int64_t rounds = 0;
   int64_t micro_batches = 0;
   int64_t step = 0;
+  int64_t waits = 0;  // that have ended
 
   bool operator==(const WorkDone& other) const { return Tie() == other.Tie(); }
 
  private:
-  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> Tie() const {
-    return {collectives, wire_bytes, rounds, micro_batches, step};
+  std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t> Tie() const {
+    return {collectives, wire_bytes, rounds, micro_batches, step, waits};
   }
 };
 

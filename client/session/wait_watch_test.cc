@@ -35,6 +35,18 @@ TEST_F(WaitWatchTest, WhatMovesIsNoWait) {
   EXPECT_EQ(Look(true, 3, 200), kLook);
 }
 
+TEST_F(WaitWatchTest, WaitsThatEndAreNoLongOne) {
+  WorkDone done;
+  now_ += kLook;
+  EXPECT_EQ(watch_.Look(now_, true, done), absl::ZeroDuration());
+  now_ += kLook;
+  ++done.waits;
+  EXPECT_EQ(watch_.Look(now_, true, done), absl::ZeroDuration())
+      << "it waits for something else now";
+  now_ += kLook;
+  EXPECT_EQ(watch_.Look(now_, true, done), kLook);
+}
+
 TEST_F(WaitWatchTest, WorkWithoutAWaitIsNone) {
   Look(true, 2);
   EXPECT_EQ(Look(false, 2), absl::ZeroDuration()) << "it computes";

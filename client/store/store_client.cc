@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
+#include "base/wait_count.h"
 #include "client/rpc/member_context.h"
 #include "client/rpc/retry.h"
 
@@ -196,8 +197,10 @@ absl::StatusOr<std::string> StoreClient::Get(absl::string_view key,
   *request.mutable_fence() = member_->fence();
   request.set_key(std::string(key));
   request.set_timeout_ms(TimeoutMillis(timeout));
+  WaitCount::Scope waits(member_->waits().get());
   auto response =
       member_->stub().StoreGet(request, member_->WaitingCall(timeout));
+  if (absl::IsDeadlineExceeded(response.status())) waits.GoesOn();
   if (!response.ok()) return member_->Outcome(response.status());
   return std::move(*response->mutable_value());
 }
@@ -233,9 +236,13 @@ absl::Status StoreClient::Wait(const std::vector<std::string>& keys,
   *request.mutable_fence() = member_->fence();
   request.mutable_keys()->Assign(keys.begin(), keys.end());
   request.set_timeout_ms(TimeoutMillis(timeout));
-  return member_->Outcome(member_->stub()
-                              .StoreWait(request, member_->WaitingCall(timeout))
-                              .status());
+  WaitCount::Scope waits(member_->waits().get());
+  const absl::Status status =
+      member_->stub()
+          .StoreWait(request, member_->WaitingCall(timeout))
+          .status();
+  if (absl::IsDeadlineExceeded(status)) waits.GoesOn();
+  return member_->Outcome(status);
 }
 
 absl::StatusOr<bool> StoreClient::DeleteKey(absl::string_view key) {

@@ -86,6 +86,22 @@ TEST_P(ChannelConformance, ASenderIsAheadByTheSlotsAtMost) {
   EXPECT_EQ(group_[0]->payload_bytes() - before, bytes);
 }
 
+TEST_P(ChannelConformance, WhoWaitsForABlockCounts) {
+  const auto waits = std::make_shared<WaitCount>();
+  for (const auto& comm : group_) comm->CountWaitsIn(waits);
+  Open();
+  EXPECT_THAT(ReceiveAny(*receiver_, kShort / 10),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, testing::_));
+  EXPECT_EQ(waits->ended(), 0) << "what it waits for has not come";
+  ASSERT_OK(SendBlock(*sender_, 0));
+  EXPECT_EQ(waits->ended(), 1);
+  ReceiveBlock(*receiver_, 0);
+  EXPECT_EQ(waits->ended(), 2);
+  EXPECT_OK(sender_->Drain(kLongest));
+  EXPECT_EQ(waits->ended(), 3);
+  EXPECT_FALSE(waits->any());
+}
+
 TEST_P(ChannelConformance, BothDirectionsAndOtherExchangesAreIndependent) {
   Open();
   ASSERT_OK_AND_ASSIGN(const auto back, group_[1]->OpenSender(Options(0)));

@@ -841,16 +841,18 @@ TEST_P(CommunicatorConformance, ABarrierWaitsForAll) {
   }
 }
 
-TEST_P(CommunicatorConformance, AnOnlookerSeesWhetherACollectiveIsInFlight) {
+TEST_P(CommunicatorConformance, WhoWaitsForACollectiveCounts) {
   if (!GetParam().waits) GTEST_SKIP();
   const Group group = GetParam().make_group(2, kTimeout);
-  EXPECT_FALSE(group[0]->in_flight());
+  const auto waits = std::make_shared<WaitCount>();
+  group[0]->CountWaitsIn(waits);
   const WorkPtr first = group[0]->Barrier();
-  EXPECT_TRUE(group[0]->in_flight());
-  EXPECT_FALSE(group[1]->in_flight());
+  EXPECT_FALSE(waits->any()) << "it has begun, and is not waited for";
   ASSERT_OK(group[1]->Barrier()->Wait(kSoon));
+  EXPECT_EQ(waits->ended(), 0);
   ASSERT_OK(first->Wait(kSoon));
-  EXPECT_FALSE(group[0]->in_flight());
+  EXPECT_FALSE(waits->any());
+  EXPECT_EQ(waits->ended(), 1);
 }
 
 TEST_P(CommunicatorConformance, ManyOutstandingOperationsEndInOrder) {
@@ -1226,13 +1228,14 @@ TEST_P(CommunicatorConformance, SplitsOffHalvesAndOverlappingSubsets) {
 TEST_P(CommunicatorConformance, ChildrenAndParentExchangeIndependently) {
   if (!GetParam().waits) GTEST_SKIP();
   const Group group = GetParam().make_group(2, kTimeout);
+  group[0]->CountWaitsIn(std::make_shared<WaitCount>());
   const Group child = std::move(SplitAll(group, {{0, 1}})[0]);
   Elements mine = Filled(DType::kFloat32, 100, 0);
   Elements yours = Filled(DType::kFloat32, 100, 1);
   // The parent's barrier waits while the child goes on.
   const WorkPtr waiting = group[0]->Barrier();
   const WorkPtr first = child[0]->AllReduce(mine.span());
-  EXPECT_TRUE(child[0]->in_flight());
+  EXPECT_EQ(child[0]->waits(), group[0]->waits());
   const WorkPtr second = child[1]->AllReduce(yours.span());
   EXPECT_OK(first->Wait(kSoon));
   EXPECT_OK(second->Wait(kSoon));
