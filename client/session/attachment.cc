@@ -24,6 +24,10 @@ bool IsLostConnection(const absl::Status& status, int64_t term) {
   return IsWorthReopening(status);
 }
 
+bool ShowsTheEnd(const absl::Status& status) {
+  return DetailOf(status).stale_fence().field() == "generation";
+}
+
 absl::Status FromAbort(const v1::Abort& abort) {
   std::string text = abort.reason();
   const v1::Member& member = abort.lost().member();
@@ -114,6 +118,50 @@ void Attachment::Run() {
   }
   if (!end.ok()) callbacks_.on_end(end);
   member_->term().Close();
+  ShowLife();
+}
+
+void Attachment::ShowLife() {
+  {
+    MutexLock lock(&mutex_);
+    if (!ended_there_) return;
+  }
+  while (callbacks_.silence_counts() && AskToAttach()) {
+    if (!PauseUnless([]() { return false; })) return;
+  }
+}
+
+bool Attachment::AskToAttach() {
+  bool taken = false, ended = false;
+  StreamCallbacks<v1::AttachEvent> callbacks;
+  callbacks.on_event = [&](const v1::AttachEvent& event) {
+    MutexLock lock(&mutex_);
+    taken |= event.has_attached();
+    changed_.NotifyAll();
+  };
+  callbacks.on_end = [&](const absl::Status&) {
+    MutexLock lock(&mutex_);
+    ended = true;
+    changed_.NotifyAll();
+  };
+  const auto stream = member_->stub().Attach(std::move(callbacks));
+  v1::AttachRequest request;
+  *request.mutable_hello()->mutable_fence() = member_->fence();
+  (void)stream->Send(request);
+  const bool awaited = PauseUnless([&]() { return taken || ended; });
+  MutexLock lock(&mutex_);
+  // A coordinator that does not know of the end, since another one has ended
+  // the generation, takes it back. This process does not come back there.
+  return awaited && !taken;
+}
+
+bool Attachment::PauseUnless(const std::function<bool()>& condition) {
+  MutexLock lock(&mutex_);
+  changed_.WaitFor(&mutex_, options_.heartbeat_interval,
+                   [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                     return stopping_ || leaving_ || condition();
+                   });
+  return !stopping_ && !leaving_;
 }
 
 bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {
@@ -128,6 +176,7 @@ bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {
       notify = lost;
     }
     if (!lost) {
+      ended_there_ |= ShowsTheEnd(end);
       EndLocked(WithDetailOf(end, absl::AbortedError(end.message())));
     } else if (GraceOverLocked()) {
       EndLocked(Unreachable(member_->stub().address(), options_.grace, end));
@@ -222,6 +271,7 @@ void Attachment::OnEvent(const v1::AttachEvent& event) {
   }
   if (event.has_abort()) {
     MutexLock lock(&mutex_);
+    ended_there_ = true;
     EndLocked(FromAbort(event.abort()));
   }
   callbacks_.on_event(event);

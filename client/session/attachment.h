@@ -26,6 +26,11 @@ namespace coxswain {
 //      |                     |
 //      +--grace has passed, Abort, stale fence, stream refused--> ended
 //
+// The coordinator waits for the members of a generation that it has ended until
+// they join the next one, and learns of none whether it lives. Where it asks
+// for that, one whose program has yet to notice the end goes on asking to be
+// attached, and is refused.
+//
 // A coordinator that is restarted, or another one that takes over, accepts the
 // stream in a later term: this raises the term of the member's context, and
 // wakes the calls that wait for it.
@@ -64,6 +69,9 @@ class Attachment {
     // The stream was accepted again: what could not be sent meanwhile can be
     // sent now. On the attachment's thread.
     std::function<void()> on_reattached = []() {};
+    // Returns whether the coordinator loses survivors that are silent. On the
+    // attachment's thread.
+    std::function<bool()> silence_counts = []() { return false; };
     // All other events of the coordinator; as on_attached.
     std::function<void(const v1::AttachEvent&)> on_event =
         [](const v1::AttachEvent&) {};
@@ -85,7 +93,8 @@ class Attachment {
   // Reports that another answer has shown that the fence is stale.
   void NoteStale(const absl::Status& status);
 
-  // Makes the end of the stream expected from now on; it is not reported. Until
+  // Makes the end of the stream expected from now on; it is not reported, and a
+  // member of a generation that has ended shows no longer that it lives. Until
   // Stop the stream stays open, so that the coordinator receives the Leave
   // before the stream ends; a connection that is lost is opened again, because
   // the Leave needs the current coordinator's term.
@@ -111,6 +120,13 @@ class Attachment {
     return stopping_ || !end_.ok();
   }
   void EndLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Shows that this process lives for as long as the coordinator waits for it.
+  void ShowLife();
+  // Asks once to be attached. Returns whether to ask again: it was refused.
+  bool AskToAttach();
+  // Waits for it, or for the time of a heartbeat. Returns false if this is no
+  // longer waited for.
+  bool PauseUnless(const std::function<bool()>& condition);
 
   const std::shared_ptr<MemberContext> member_;
   const Options options_;
@@ -131,6 +147,7 @@ class Attachment {
   std::optional<absl::Status> stream_end_ ABSL_GUARDED_BY(mutex_);
   absl::Status stale_ ABSL_GUARDED_BY(mutex_);
   absl::Status end_ ABSL_GUARDED_BY(mutex_);  // why the generation is over
+  bool ended_there_ ABSL_GUARDED_BY(mutex_) = false;  // by the coordinator
 
   std::thread thread_;
 };

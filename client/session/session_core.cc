@@ -170,6 +170,9 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
 Attachment::Callbacks Session::Core::AttachmentCallbacks() {
   Attachment::Callbacks callbacks;
   callbacks.progress = [this]() { return NextHeartbeat(); };
+  callbacks.silence_counts = [this]() {
+    return schedule_->plan().terms.stall_timeout < absl::InfiniteDuration();
+  };
   callbacks.on_reattached = [this]() { peer_reports_->SendPending(); };
   callbacks.on_attached = [this](int64_t term, bool again) {
     fallback_->OnAttached();
@@ -371,6 +374,8 @@ absl::Status Session::Core::Leave(const Departure& departure) {
     over = !status_.ok();
   }
   absl::Status left;
+  // From now on it is no longer waited for, or comes at once.
+  if (over) attachment_->Leaving();
   if (!over) {
     left = LeaveRunning(departure);
   } else if (!departure.rejoin) {

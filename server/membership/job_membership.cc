@@ -122,7 +122,7 @@ void JobMembership::NotePlan(const schedule::Plan& plan) {
 
 void JobMembership::Tick(bool paused, absl::Time now, JobEffects* effects) {
   if (paused) RestartTimeouts(now, &job_);
-  if (job_.state == JobState::kRunning) LookAtStall(now, effects);
+  LookAtStall(now, effects);
   if (job_.state == JobState::kRunning) LookAtLiveness(now, effects);
   if (job_.state == JobState::kRunning) LookAtGrowth(now, effects);
   LookAtRound(now, effects);

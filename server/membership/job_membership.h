@@ -95,7 +95,9 @@ class JobMembership {
   absl::Status CheckSavedSince(int64_t failures) const;
 
   // Attaches a member of the generation that runs, with the number that the
-  // attachment is to have, and returns its rank. Errors as Admit().
+  // attachment is to have, and returns its rank. Errors as Admit(). A member
+  // that asks once its generation has ended is refused, and has shown that it
+  // lives.
   absl::StatusOr<int> Attach(Generation generation, Incarnation incarnation,
                              uint64_t attachment, EventSink sink,
                              absl::Time now, JobEffects* effects);
@@ -253,11 +255,16 @@ class JobMembership {
 
   // job_membership_attach.cc: attached workers.
   void NoteDetached(absl::Time now, MemberRecord* record);
+  // A member of the last generation has shown that it lives.
+  void NoteSign(Incarnation incarnation, absl::Time now);
 
   // job_membership_end.cc: members that are lost, and the end of generations.
   void LookAtLiveness(absl::Time now, JobEffects* effects);
-  // Loses the members that stall the others, where the plan asks for it.
+  // Loses the members that stall the others, or survivors that stall the join
+  // round, where the plan asks for it.
   void LookAtStall(absl::Time now, JobEffects* effects);
+  // Whether others wait for members, or survivors, that may be stalled.
+  bool MayStall() const;
   std::vector<MemberSigns> Signs() const;
   void TakeNow(job_input::Exit exit, absl::Time now, JobEffects* effects);
   void NoteExit(const ExitReport& report, absl::Time now, JobEffects* effects);

@@ -38,10 +38,13 @@ absl::StatusOr<int> JobMembership::Attach(Generation generation,
                                           Incarnation incarnation,
                                           uint64_t attachment, EventSink sink,
                                           absl::Time now, JobEffects* effects) {
-  COXSWAIN_ASSIGN_OR_RETURN(const MemberRecord* const admitted,
-                            Admit(generation, incarnation));
   MemberTable& members = job_.run.members;
-  MemberRecord& record = members[admitted->member.rank];
+  const auto admitted = Admit(generation, incarnation);
+  if (!admitted.ok()) {
+    if (generation == job_.run.generation) NoteSign(incarnation, now);
+    return admitted.status();
+  }
+  MemberRecord& record = members[(*admitted)->member.rank];
   CloseStream(
       absl::CancelledError("a later Attach of the same worker took this "
                            "one's place"),
@@ -157,6 +160,11 @@ void JobMembership::CutOffOthers(int rank, const absl::Status& reason,
 void JobMembership::NoteRegroup(bool decided, JobEffects* effects) {
   if (std::exchange(job_.run.regroups, decided) == decided) return;
   Save(StateBatch(), effects);
+}
+
+void JobMembership::NoteSign(Incarnation incarnation, absl::Time now) {
+  MemberRecord* const record = job_.run.members.Find(incarnation);
+  if (record != nullptr) record->liveness.last_sign = now;
 }
 
 void JobMembership::NoteSigns(const std::vector<absl::Time>& contacts) {

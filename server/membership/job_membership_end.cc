@@ -249,7 +249,11 @@ std::vector<MemberSigns> JobMembership::Signs() const {
   all.reserve(job_.run.members.size());
   for (const MemberRecord& record : job_.run.members) {
     MemberSigns& signs = all.emplace_back();
-    signs.live = IsLive(record.liveness.state);
+    signs.rejoined = job_.waiting.Find(record.member.incarnation) != nullptr;
+    // One that has left for the next generation is on its way there. It holds
+    // up the join round, but no generation that runs.
+    const bool awaited = signs.rejoined || job_.state != JobState::kRunning;
+    signs.live = IsLive(record.liveness.state) || (record.rejoins && awaited);
     signs.expected = record.liveness.attached_this_term || !job_.run.resumed;
     signs.last_sign = record.liveness.last_sign;
     signs.reported = record.reported;
@@ -263,6 +267,16 @@ std::vector<MemberSigns> JobMembership::Signs() const {
   return all;
 }
 
+bool JobMembership::MayStall() const {
+  if (job_.state == JobState::kRunning) return true;
+  // A round that could not begin without the survivors waits for them, and has
+  // no use for their loss.
+  return job_.state == JobState::kForming && commit_ == nullptr &&
+         !job_.run.finished && !job_.run.resumed && !job_.starts_anew &&
+         job_.waiting.size() >= job_.waiting.min() &&
+         job_.waiting.State().survivors_awaited > 0;
+}
+
 void JobMembership::LookAtStall(absl::Time now, JobEffects* effects) {
   const absl::Duration timeout = job_.run.plan.terms.stall_timeout;
   if (timeout == absl::InfiniteDuration()) return;
@@ -270,8 +284,12 @@ void JobMembership::LookAtStall(absl::Time now, JobEffects* effects) {
   if (WasPaused(now, std::exchange(looked_at_, now), timeout)) {
     looked_since_ = now;
   }
-  const std::vector<int> stalled =
-      FindStalled(now, Signs(), timeout, looked_since_);
+  if (!MayStall()) return;
+  // Survivors have their time from the end on.
+  const absl::Time since = job_.state == JobState::kRunning
+                               ? looked_since_
+                               : std::max(looked_since_, job_.ended_at);
+  const std::vector<int> stalled = FindStalled(now, Signs(), timeout, since);
   for (const int rank : stalled) {
     MemberRecord& record = job_.run.members[static_cast<size_t>(rank)];
     const std::string why = absl::StrCat(

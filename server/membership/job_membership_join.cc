@@ -67,6 +67,7 @@ absl::Status JobMembership::DecideJoin(job_input::Join* join, absl::Time now,
   waiter.callback = std::move(join->callback);
   job_.withdrawn.erase(request.incarnation);
   job_.waiting.Add(std::move(waiter), std::move(request.manifest), now);
+  NoteSign(request.incarnation, now);
   const bool spare = job_.state == JobState::kRunning;
   if (!spare) NoteSizes(&job_);
   LogInfo(spare ? "waits" : "joined", {{"job", job_.name},

@@ -121,6 +121,7 @@ void JobMembership::Depart(const LeaveNotice& notice, MemberRecord* record,
   job_.run.members.SetState(record, MemberState::kLeft);
   record->rejoins = notice.rejoin;
   record->departure = notice.reason;
+  record->liveness.last_sign = now;
   CloseStream(absl::OkStatus(), record, effects);
   if (job_.state != JobState::kRunning) {
     if (!notice.rejoin) {

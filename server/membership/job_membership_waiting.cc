@@ -148,6 +148,7 @@ void JobMembership::TakeNow(const job_input::Withdraw& withdraw, absl::Time now,
   // It may have been answered meanwhile.
   if (found == nullptr || found->join_id != withdraw.join_id) return;
   const Waiter waiter = job_.waiting.Take(identity, now);
+  NoteSign(waiter.member.incarnation, now);
   LogInfo("join_withdrawn", {{"job", job_.name},
                              {"worker", identity.ToString()},
                              {"present", job_.waiting.size()}});

@@ -20,7 +20,7 @@ bool IsLive(MemberState state);
 
 struct LivenessState {
   MemberState state = MemberState::kJoined;
-  absl::Time last_sign;    // join, attach or heartbeat
+  absl::Time last_sign;    // join, attach, heartbeat or leave
   absl::Time detached_at;  // meaningful in kDetached
   // When a peer last reported that its data connection to it broke.
   absl::Time broken_at = absl::InfinitePast();

@@ -147,5 +147,169 @@ TEST_F(StallTest, AfterARestartOneThatIsYetToAttachHasItsGrace) {
   ExpectAborted(*team[0], "rank 1 (host-a/1");
 }
 
+// ---- while a generation makes way for the next ----
+
+TEST_F(StallTest, AMemberThatIsStoppedBeforeItMakesWayIsLost) {
+  const auto team = RunWith("1s", 3);
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  PassWith({}, absl::Seconds(1) - kBeat);
+  EXPECT_THAT(team[0]->answers, SizeIs(1)) << "it has the whole timeout";
+  PassWith({}, kBeat);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  ASSERT_THAT(team[2]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(2));
+  ASSERT_THAT(*team[0]->joined().lost, SizeIs(1));
+  EXPECT_THAT(team[0]->joined().lost->front().reason,
+              HasSubstr("no sign of life for 1s"));
+}
+
+TEST_F(StallTest, OneThatComputesBeforeItMakesWayIsWaitedForByAll) {
+  const auto team = RunWith("1s", 4);
+  Rejoin(team[0]);
+  Rejoin(team[3]);
+  waits_ = false;
+  PassWith({team[2]}, absl::Seconds(3));
+  EXPECT_THAT(team[2]->events, IsEmpty());
+  Rejoin(team[2]);
+  PassWith({}, kBeat);
+  EXPECT_THAT(team[0]->answers, SizeIs(1)) << "one has only begun to wait";
+  PassWith({}, kBeat);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(3));
+}
+
+TEST_F(StallTest, OneThatIsSlowToMakeWayIsNotLost) {
+  const auto team = RunWith("1s", 3);
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  waits_ = false;
+  PassWith({team[1]}, absl::Seconds(5));
+  EXPECT_THAT(team[1]->events, IsEmpty());
+  Rejoin(team[1]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(3));
+}
+
+TEST_F(StallTest, ACoordinatorThatStoodStillLosesNoneThatMakesWay) {
+  const auto team = RunWith("1s", 3);
+  Rejoin(team[0]);
+  clock_.Advance(absl::Seconds(3));
+  membership_->Tick();
+  PassWith({team[1], team[2]}, absl::Seconds(2));
+  EXPECT_THAT(team[1]->events, IsEmpty());
+  EXPECT_THAT(team[2]->events, IsEmpty());
+}
+
+TEST_F(StallTest, ByDefaultPausesWhileAllMakeWayEvictNone) {
+  const auto team = RunWith("", 3);
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  PassWith({}, absl::Seconds(2));
+  EXPECT_THAT(team[1]->events, IsEmpty());
+  Rejoin(team[1]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(3));
+}
+
+// ---- in a join round ----
+
+class StalledRoundTest : public StallTest {
+ protected:
+  // Of so many, the last one is killed, the first one is back, and the second
+  // one is not.
+  std::vector<Worker*> RoundOf(const std::string& stall_timeout, int count) {
+    auto team = RunWith(stall_timeout, count);
+    membership_->ReportExit(team.back()->exit(9));
+    for (size_t i = 0; i + 1 < team.size(); ++i) {
+      if (i != 1) Rejoin(team[i]);
+    }
+    EXPECT_THAT(team[0]->answers, SizeIs(1));
+    return team;
+  }
+  // As a worker does whose program has yet to notice the end.
+  void AskToAttach(Worker* worker) {
+    EXPECT_THAT(
+        membership_->Attach(worker->fence(), [](const AttachEvent&) {}),
+        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("stale")));
+  }
+};
+
+TEST_F(StalledRoundTest, ASurvivorThatIsStoppedIsWaitedForNoLonger) {
+  const auto team = RoundOf("1s", 4);
+  PassWith({}, absl::Seconds(1) - kBeat);
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  PassWith({}, kBeat);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  ASSERT_OK(team[0]->answers[1]);
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().lost, SizeIs(2));
+  // It may come back, as a newcomer.
+  Rejoin(team[1]);
+  EXPECT_THAT(team[1]->answers, SizeIs(1));
+  EXPECT_THAT(Description().spares, SizeIs(1));
+}
+
+TEST_F(StalledRoundTest, ASurvivorThatComputesShowsThatItLives) {
+  const auto team = RoundOf("1s", 4);
+  for (int i = 0; i < 12; ++i) {
+    AskToAttach(team[1]);
+    PassWith({}, kBeat);
+  }
+  EXPECT_THAT(team[0]->answers, SizeIs(1)) << "it is waited for, as ever";
+  Rejoin(team[1]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(3));
+  EXPECT_THAT(*team[0]->joined().lost, SizeIs(1));
+}
+
+TEST_F(StalledRoundTest, ASurvivorWithoutWhomTheyAreTooFewIsWaitedFor) {
+  const auto team = RoundOf("1s", 3);
+  PassWith({}, absl::Seconds(8));
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  Rejoin(team[1]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().lost, SizeIs(1)) << "it still has its state";
+}
+
+TEST_F(StalledRoundTest, NewcomersAloneLoseNoSurvivor) {
+  const auto team = RunWith("1s", 3);
+  membership_->ReportExit(team[2]->exit(9));
+  for (int slot = 3; slot < 5; ++slot) {
+    Worker* const spare = MakeElastic(2, 3, slot);
+    spare->request.manifest.terms["stall_timeout"] = "1s";
+    Join(spare);
+  }
+  PassWith({}, absl::Seconds(5));
+  EXPECT_THAT(workers_.back().answers, IsEmpty()) << "the state is still there";
+}
+
+TEST_F(StalledRoundTest, ByDefaultTheLastCallIsWhatEndsTheWait) {
+  const auto team = RoundOf("", 4);
+  PassWith({}, absl::Seconds(2));
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  Rejoin(team[1]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(3));
+}
+
+TEST_F(StallTest, ANewcomerThatIsStoppedWhileItJoinsIsLost) {
+  std::vector<Worker*> team;
+  for (int slot = 0; slot < 3; ++slot) {
+    team.push_back(MakeElastic(2, 3, slot));
+    team.back()->request.manifest.terms["stall_timeout"] = "1s";
+    Join(team.back());
+  }
+  Attach(team[0]);
+  Attach(team[2]);
+  membership_->Tick();
+  PassWith({team[0], team[2]}, absl::Seconds(1));
+  ExpectAborted(*team[0], "rank 1 (host-a/1");
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(2));
+}
+
 }  // namespace
 }  // namespace coxswain::server

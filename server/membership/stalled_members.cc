@@ -19,6 +19,7 @@ bool IsSilent(absl::Time now, const MemberSigns& member, absl::Duration timeout,
 }
 
 bool Waits(absl::Time now, const MemberSigns& member, absl::Duration timeout) {
+  if (member.rejoined) return now - member.last_sign >= timeout / kWaitPart;
   const absl::Duration age = now - member.reported;
   return member.waiting >= timeout / kWaitPart &&
          age <= kFreshIntervals * member.interval;
@@ -40,7 +41,7 @@ std::vector<int> FindStalled(absl::Time now,
     const MemberSigns& member = members[rank];
     if (!member.live) continue;
     if (!member.expected) return {};
-    if (IsSilent(now, member, timeout, looked_since)) {
+    if (!member.rejoined && IsSilent(now, member, timeout, looked_since)) {
       silent.push_back(static_cast<int>(rank));
     } else if (Waits(now, member, timeout)) {
       waited_for = true;

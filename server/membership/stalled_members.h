@@ -9,7 +9,10 @@ namespace coxswain::server {
 
 // One member of a generation, as the search for stalled ones sees it.
 struct MemberSigns {
-  bool live = true;  // it was not lost, and has not left
+  bool live = true;  // it was not lost, and has not left for good
+  // It waits in the join round of the next generation since `last_sign`, and
+  // sends nothing meanwhile.
+  bool rejoined = false;
   // Signs of it are to be expected: it has attached to this coordinator, or has
   // joined the generation here. One that another coordinator has left may not
   // have had the time to come back.
@@ -32,11 +35,12 @@ absl::Duration HeartbeatInterval(absl::Duration usual,
 
 // Returns the ranks, ascending, from which nothing has come for `timeout`,
 // while all others wait: they have reported of late that they do, and that
-// nothing moves. Silence alone shows nothing where others compute, nor do waits
-// where signs come from all. Silence counts from `looked_since` on: until then
-// this coordinator may have stood still. Empty also where all are silent, or
-// one is yet to attach. A member whose heartbeats come more rarely, since the
-// timeout was set after its generation had begun, has as many of its intervals.
+// nothing moves, or are in the join round. Silence alone shows nothing where
+// others compute, nor do waits where signs come from all. Silence counts from
+// `looked_since` on: until then this coordinator may have stood still, or the
+// generation ran. Empty also where all are silent, or one is yet to attach. A
+// member whose heartbeats come more rarely, since the timeout was set after its
+// generation had begun, has as many of its intervals.
 std::vector<int> FindStalled(absl::Time now,
                              const std::vector<MemberSigns>& members,
                              absl::Duration timeout, absl::Time looked_since);

@@ -78,6 +78,15 @@ TEST_F(StalledMembersTest, ThoseWhoHaveLeftDoNotCount) {
   EXPECT_THAT(Find(), IsEmpty());
 }
 
+TEST_F(StalledMembersTest, OneInTheJoinRoundWaitsAndIsNotSilent) {
+  members_[0].rejoined = true;
+  members_[0].reported = absl::InfinitePast();
+  members_[0].last_sign = now_ - 2 * kTimeout;
+  EXPECT_THAT(Find(), ElementsAre(2));
+  members_[0].last_sign = now_ - kTimeout / 2 + absl::Milliseconds(1);
+  EXPECT_THAT(Find(), IsEmpty()) << "it has only begun to wait";
+}
+
 TEST_F(StalledMembersTest, OneThatIsYetToComeBackIsWaitedFor) {
   members_[2].expected = false;
   EXPECT_THAT(Find(), IsEmpty());

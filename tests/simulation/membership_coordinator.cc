@@ -213,7 +213,12 @@ absl::StatusOr<uint64_t> MembershipCoordinator::Attach(Generation generation,
   referee_.OnChange();
   const auto rank = machine_.Attach(generation, incarnation, attachment, sink,
                                     now(), &effects);
-  if (!rank.ok()) return rank.status();
+  if (!rank.ok()) {
+    if (generation == machine_.generation()) {
+      referee_.OnSign(incarnation, now());
+    }
+    return rank.status();
+  }
   ++next_handle_;
   Calls calls;
   CarryOut(std::move(effects), &calls);

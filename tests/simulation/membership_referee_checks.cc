@@ -107,7 +107,10 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
   const RankState* awaited = nullptr;
   bool present = false;
   for (const RankState& state : last_->ranks) {
-    if (!state.survives()) continue;
+    // Or it is stalled, and was just lost.
+    if (!state.survives() || now() >= state.sign + history_.stall_timeout) {
+      continue;
+    }
     if (next.by_incarnation.count(state.member.incarnation) > 0) present = true;
     if (here.count(state.member.identity) == 0) awaited = &state;
   }

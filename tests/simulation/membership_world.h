@@ -196,6 +196,9 @@ class MembershipWorld {
   void DetachLater(int stream);
   void Beat(int stream);
   void BringBeat(int stream);
+  // Of a member that has yet to notice the end of its generation.
+  void ShowLife(int stream);
+  void BringSignOfLife(int stream);
   void Break(int stream);
   void Deliver(int stream, const server::AttachEvent& event);
   void OnEvent(int stream, const server::AttachEvent& event);

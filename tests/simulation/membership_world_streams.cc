@@ -85,6 +85,31 @@ void MembershipWorld::BringBeat(int number) {
   coordinator_->Heartbeat(stream.attachment, progress);
 }
 
+void MembershipWorld::ShowLife(int number) {
+  const Stream& stream = StreamOf(number);
+  const Process& process = *stream.process;
+  if (stream.broken || process.stream != number ||
+      process.state != Process::State::kMember ||
+      process.generation != stream.generation) {
+    return;
+  }
+  if (Acts(process)) {
+    ToCoordinator([this, number] { BringSignOfLife(number); }, [] {});
+  }
+  In(history_.interval(), [this, number] { ShowLife(number); });
+}
+
+void MembershipWorld::BringSignOfLife(int number) {
+  Stream& stream = StreamOf(number);
+  if (stopping_ || stream.broken) return;
+  const auto attached = coordinator_->Attach(
+      stream.generation, stream.process->incarnation, {number, &deliver_});
+  // A coordinator that does not know of the end takes it back. It goes.
+  if (!attached.ok()) return;
+  stream.broken = true;
+  coordinator_->Detach(*attached);
+}
+
 void MembershipWorld::Break(int number) {
   if (number == 0 || StreamOf(number).broken) return;
   Stream& stream = StreamOf(number);
@@ -140,6 +165,7 @@ void MembershipWorld::OnEvent(int number, const server::AttachEvent& event) {
   using Kind = server::MembershipEvent::Kind;
   if (sent.kind == Kind::kAbort) {
     stream.aborted = true;
+    if (history_.stall_timeout < absl::InfiniteDuration()) ShowLife(number);
     return In(dice_.Between(absl::ZeroDuration(), history_.slowest_abort),
               [this, process, generation = stream.generation] {
                 GoOn(process, generation);

@@ -101,6 +101,38 @@ TEST(StalledWorkerTest, ItIsEvictedAndNamedAndTheOthersGoOn) {
   cluster.ExpectExactAndEqual(3);
 }
 
+// Of a generation that another loss has ended, the one that is suspended is not
+// waited for in the join round.
+TEST(StalledWorkerTest, TheNextGenerationDoesNotWaitForIt) {
+  TestCluster cluster;
+  cluster.Serve();
+  const auto launcher = cluster.Start({"bow",
+                                       4,
+                                       {"--min-workers", "2", "--max-restarts",
+                                        "1", "--plan", "stall_timeout=3s"},
+                                       kLongToy});
+  ASSERT_TRUE(cluster.AwaitSteps(4, 20));
+  const auto before = cluster.Training();
+  ASSERT_EQ(kill(before[1]->pid, SIGSTOP), 0);
+  cluster.Kill(*before[3]);
+  const int64_t first = before[1]->generation();
+  ASSERT_TRUE(cluster.Await("the others go on", [&] {
+    return before[0]->generation() > first && before[2]->generation() > first;
+  }));
+  EXPECT_THAT(cluster.Transcript(),
+              testing::AllOf(testing::HasSubstr("survivor_lost"),
+                             testing::HasSubstr("(stall_timeout=3s)")));
+  ASSERT_EQ(kill(before[1]->pid, SIGCONT), 0);
+  ASSERT_TRUE(cluster.Await("all are back", [&] {
+    return before[1]->world() == 4 && before[0]->world() == 4;
+  }));
+  EXPECT_TRUE(before[1]->generations.back().copied) << "what it had is too old";
+  ASSERT_TRUE(cluster.AwaitSteps(4, 20));
+  cluster.EndTraining();
+  cluster.Finish({{launcher, 0}});
+  cluster.ExpectExactAndEqual(4);
+}
+
 // One that continues after that is fenced, rank 0 too.
 TEST(StalledWorkerTest, OneThatContinuesIsFencedAndComesBackAsANewcomer) {
   TestCluster cluster;
