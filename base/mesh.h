@@ -144,8 +144,11 @@ std::vector<std::vector<int>> GroupsApart(
 std::string DescribeApart(const Mesh& mesh, const MeshAxes& axes,
                           const std::vector<std::string>& hosts);
 
-// Returns a sentence where groups along tp or shard are on several hosts, which
-// could each be on one if the workers were started otherwise; else nothing.
+// Returns a sentence where groups along axes are on several hosts, which could
+// each be on one if the workers were started otherwise; else nothing. Without
+// axes, of those along tp, or else of those along shard.
+std::string PlacementHint(const Mesh& mesh, const MeshAxes& axes,
+                          const std::vector<std::string>& hosts);
 std::string PlacementHint(const Mesh& mesh,
                           const std::vector<std::string>& hosts);
 

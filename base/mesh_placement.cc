@@ -34,22 +34,6 @@ std::vector<std::string> HostsOf(const std::vector<int>& ranks,
   return found;
 }
 
-std::string HintAlong(const Mesh& mesh, const MeshAxes& axes, int largest,
-                      const std::vector<std::string>& hosts) {
-  // Ranks of one group are apart by what the axes behind it have: so many
-  // workers in a row hold whole groups.
-  int block = 1;
-  for (size_t i = axes.front(); i < mesh.axes().size(); ++i) {
-    block *= mesh.axes()[i].size;
-  }
-  if (block > largest) return "";
-  const std::string apart = DescribeApart(mesh, axes, hosts);
-  if (apart.empty()) return "";
-  return absl::StrCat(apart, "; start a multiple of ", block,
-                      " workers on each host, so that ", mesh.NameOf(axes),
-                      " stays within one");
-}
-
 }  // namespace
 
 std::vector<std::vector<int>> GroupsApart(
@@ -79,9 +63,9 @@ std::string DescribeApart(const Mesh& mesh, const MeshAxes& axes,
       " on ", FirstFew(HostsOf(apart.front(), hosts)));
 }
 
-std::string PlacementHint(const Mesh& mesh,
+std::string PlacementHint(const Mesh& mesh, const MeshAxes& axes,
                           const std::vector<std::string>& hosts) {
-  if (mesh.empty() || hosts.size() != static_cast<size_t>(mesh.size())) {
+  if (axes.empty() || hosts.size() != static_cast<size_t>(mesh.size())) {
     return "";
   }
   std::map<std::string, int> workers;
@@ -89,11 +73,24 @@ std::string PlacementHint(const Mesh& mesh,
   for (const std::string& host : hosts) {
     largest = std::max(largest, ++workers[host]);
   }
-  if (workers.size() == 1) return "";
+  // Ranks of one group are apart by what the axes behind it have: so many
+  // workers in a row hold whole groups.
+  int block = 1;
+  for (size_t i = axes.front(); i < mesh.axes().size(); ++i) {
+    block *= mesh.axes()[i].size;
+  }
+  if (block > largest) return "";
+  const std::string apart = DescribeApart(mesh, axes, hosts);
+  if (apart.empty()) return "";
+  return absl::StrCat(apart, "; start a multiple of ", block,
+                      " workers on each host, so that ", mesh.NameOf(axes),
+                      " stays within one");
+}
+
+std::string PlacementHint(const Mesh& mesh,
+                          const std::vector<std::string>& hosts) {
   for (const absl::string_view axis : {"tp", "shard"}) {
-    const MeshAxes axes = mesh.AxesOf({axis});
-    if (axes.empty()) continue;
-    std::string hint = HintAlong(mesh, axes, largest, hosts);
+    std::string hint = PlacementHint(mesh, mesh.AxesOf({axis}), hosts);
     if (!hint.empty()) return hint;
   }
   return "";

@@ -17,6 +17,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::StartsWith;
 
 Mesh Fitted(absl::string_view text, int world_size) {
   const auto mesh = Mesh::Parse(text);
@@ -284,6 +285,16 @@ TEST(PlacementHintTest, TensorGroupsComeFirst) {
                     HasSubstr("ranks 0, 1 on a, b")));
   // Whole tp groups on each host, but shard groups of four in a row on none.
   EXPECT_EQ(PlacementHint(mesh, {"a", "a", "b", "b"}), "");
+}
+
+TEST(PlacementHintTest, AlongAxesItIsOfThoseAlone) {
+  const Mesh mesh = Fitted("shard=2,tp=2", 4);
+  // The groups along both are one, of four.
+  EXPECT_EQ(PlacementHint(mesh, {0, 1}, {"a", "b", "b", "b"}), "");
+  EXPECT_THAT(PlacementHint(mesh, {1}, {"a", "b", "b", "b"}),
+              StartsWith("tp=2 spans hosts"));
+  EXPECT_EQ(PlacementHint(mesh, {1}, {"a", "a", "b", "b"}), "");
+  EXPECT_EQ(PlacementHint(mesh, {}, {"a", "b", "b", "b"}), "");
 }
 
 }  // namespace

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/schedule/schedule_client.h"
 #include "client/session/job.h"
 #include "client/torch/tensor/parallel_layer.h"
+#include "schedule/pipeline/action.h"
 #include "schedule/pipeline/generate.h"
 #include "schedule/pipeline/schedule.h"
 #include "schedule/plan.h"
@@ -19,35 +19,49 @@ namespace {
 // Returns how to start the workers, or the mesh, otherwise.
 std::string WayOut(const Mesh& mesh, const MeshAxes& tp,
                    const std::vector<std::string>& hosts) {
-  const std::string apart = DescribeApart(mesh, tp, hosts);
-  const std::string hint = PlacementHint(mesh, hosts);
-  if (absl::StartsWith(hint, apart)) return hint;
+  std::string hint = PlacementHint(mesh, tp, hosts);
+  if (!hint.empty()) return hint;
   std::map<std::string, int> workers;
   int most = 0;
   for (const std::string& host : hosts) {
     most = std::max(most, ++workers[host]);
   }
-  return absl::StrCat(apart, "; no host has more than ", most,
-                      most == 1 ? " worker" : " workers", ": start ",
-                      mesh.GroupSize(tp), " on each, or make tp at most ",
-                      most);
+  return absl::StrCat(
+      DescribeApart(mesh, tp, hosts), "; no host has more than ", most,
+      most == 1 ? " worker" : " workers", ": start ", mesh.GroupSize(tp),
+      " on each, or make tp at most ", most);
+}
+
+bool HasHalves(const pipeline::Schedule::Actions& actions, int stage) {
+  return std::any_of(
+      actions.begin(), actions.end(), [stage](const pipeline::Action& action) {
+        return action.stage == stage &&
+               action.kind == pipeline::ActionKind::kBackwardInput;
+      });
 }
 
 }  // namespace
 
 absl::StatusOr<TensorTraffic> TrafficOf(const PipelineModel& model,
                                         const pipeline::StageCut& cut,
-                                        const std::vector<int>& stages,
-                                        int tp) {
-  const LayerContext context = ContextOfOne(tp);
+                                        const pipeline::Schedule& schedule,
+                                        int pp, int tp, bool sequence) {
+  const LayerContext context = ContextOfOne(tp, sequence);
   TensorTraffic traffic;
-  for (const int stage : stages) {
+  for (const int stage : schedule.StagesOf(pp)) {
+    const bool halves = HasHalves(schedule.of_rank()[pp], stage);
     for (int i = cut.begin(stage); i < cut.end(stage); ++i) {
       COXSWAIN_ASSIGN_OR_RETURN(const auto module,
                                 MakeLayer(model, i, context));
       const int64_t bytes = module == nullptr ? 0 : SummedBytes(*module);
-      traffic.summed_bytes += bytes;
-      if (bytes > 0) ++traffic.layers;
+      if (bytes == 0) continue;
+      ++traffic.layers;
+      // The batch has no gradients, so the half of the inputs leaves out the
+      // model's first layer.
+      const int64_t repeated =
+          halves && i > 0 ? RepeatedBytes(*module, sequence) : 0;
+      traffic.summed_bytes += bytes + repeated;
+      traffic.repeated_bytes += repeated;
     }
   }
   return traffic;
@@ -73,8 +87,13 @@ absl::Status CheckTensorHosts(
       " bytes for each token of a micro-batch, forward and backward: 2 x ",
       ranks - 1, "/", ranks, " of the ", sent.summed_bytes, " bytes that the ",
       sent.layers, " divided layers",
-      has_stages ? absl::StrCat(" of pp ", pp) : "",
-      " sum up; to let that go between hosts, set "
+      has_stages ? absl::StrCat(" of pp ", pp) : "", " sum up",
+      sent.repeated_bytes > 0
+          ? absl::StrCat(", ", sent.repeated_bytes,
+                         " of them once more for the parameters, as the "
+                         "backward pass comes in halves")
+          : "",
+      "; to let that go between hosts, set "
       "PipelineOptions::tp_across_hosts"));
 }
 
@@ -100,7 +119,8 @@ absl::Status CheckTensorHosts(Session& session, const PipelineModel& model,
                                    plan.WindowOf(data.index, data.count)));
         COXSWAIN_ASSIGN_OR_RETURN(const pipeline::StageCut cut,
                                   CutOf(model, options, schedule.stages()));
-        return TrafficOf(model, cut, schedule.StagesOf(pp), mesh.extent("tp"));
+        return TrafficOf(model, cut, schedule, pp, mesh.extent("tp"),
+                         options.sequence);
       });
 }
 

@@ -12,6 +12,7 @@
 #include "client/session/session.h"
 #include "client/torch/pipeline/pipeline_model.h"
 #include "client/torch/pipeline/pipeline_options.h"
+#include "schedule/pipeline/schedule.h"
 #include "schedule/pipeline/stage_cut.h"
 
 namespace coxswain::torch {
@@ -23,14 +24,18 @@ namespace coxswain::torch {
 // What a stage's divided layers exchange.
 struct TensorTraffic {
   int64_t layers = 0;
-  int64_t summed_bytes = 0;  // of each token: SummedBytes
+  // Of each token: SummedBytes, and RepeatedBytes where the schedule has
+  // backward passes in halves.
+  int64_t summed_bytes = 0;
+  int64_t repeated_bytes = 0;  // how many of them are the latter
 };
 
-// Returns what the layers of these stages exchange among `tp` ranks. Makes them
-// one after the other, and keeps none. Fails as Describe.
+// Returns what the layers of a rank's stages exchange among `tp` ranks. Makes
+// them one after the other, and keeps none. Fails as Describe.
 absl::StatusOr<TensorTraffic> TrafficOf(const PipelineModel& model,
                                         const pipeline::StageCut& cut,
-                                        const std::vector<int>& stages, int tp);
+                                        const pipeline::Schedule& schedule,
+                                        int pp, int tp, bool sequence);
 
 // FAILED_PRECONDITION: the ranks of a group along tp are on several hosts. The
 // message names them, has what each of them would send for each token, by

@@ -5,6 +5,18 @@
 #include "client/torch/module_tensors.h"
 
 namespace coxswain::torch {
+namespace {
+
+// Without those of its submodules.
+int64_t OwnSummedBytes(const ::torch::nn::Module& module) {
+  const auto* const layer = dynamic_cast<const ParallelLayer*>(&module);
+  const auto parameters = module.parameters();
+  if (layer == nullptr || parameters.empty()) return 0;
+  return layer->summed_features() *
+         static_cast<int64_t>(parameters.front().element_size());
+}
+
+}  // namespace
 
 ParameterBoxes BoxesOf(const ::torch::nn::Module& module) {
   ParameterBoxes boxes;
@@ -27,11 +39,30 @@ ParameterBoxes BoxesOf(const ::torch::nn::Module& module) {
 int64_t SummedBytes(const ::torch::nn::Module& module) {
   int64_t bytes = 0;
   const auto add = [&bytes](const ::torch::nn::Module& part) {
+    bytes += OwnSummedBytes(part);
+  };
+  add(module);
+  for (const auto& part : module.modules(/*include_self=*/false)) add(*part);
+  return bytes;
+}
+
+int64_t RepeatedBytes(const ::torch::nn::Module& module, bool sequence) {
+  int64_t bytes = 0;
+  bool trained = false;  // whether a parameter so far is
+  const auto add = [&](const ::torch::nn::Module& part) {
+    const bool trained_before = trained;
+    for (const auto& parameter : part.parameters(/*recurse=*/false)) {
+      trained = trained || parameter.requires_grad();
+    }
     const auto* const layer = dynamic_cast<const ParallelLayer*>(&part);
-    const auto parameters = part.parameters();
-    if (layer == nullptr || parameters.empty()) return;
-    bytes += layer->summed_features() *
-             static_cast<int64_t>(parameters.front().element_size());
+    if (layer == nullptr) return;
+    // With sequence parallelism each pass has half of a sum.
+    const int64_t own = OwnSummedBytes(part);
+    if (layer->sums_inputs()) {
+      if (trained_before) bytes += sequence ? own / 2 : own;
+    } else if (sequence && trained) {
+      bytes += own / 2;
+    }
   };
   add(module);
   for (const auto& part : module.modules(/*include_self=*/false)) add(*part);

@@ -30,11 +30,15 @@ class ParallelLayer {
   // a rank of t, also where a sum is a reduce-scatter in one pass and an
   // all-gather in the other (sequence parallelism).
   int64_t summed_features() const { return summed_features_; }
+  // Whether they are those of its inputs, whose gradients the backward pass
+  // sums up; else of its outputs, which the forward pass does.
+  bool sums_inputs() const { return sums_inputs_; }
 
  protected:
   ParallelLayer() = default;
   ParameterBoxes boxes_;
   int64_t summed_features_ = 0;
+  bool sums_inputs_ = false;
 };
 
 // Returns the boxes of a module's divided parameters, by the names that they
@@ -45,6 +49,11 @@ ParameterBoxes BoxesOf(const ::torch::nn::Module& module);
 // in a forward and a backward pass: those of summed_features, in the types of
 // the layers' parameters.
 int64_t SummedBytes(const ::torch::nn::Module& module);
+// Returns the bytes that they sum up once more where a backward pass comes in
+// halves (TorchStage): that of the parameters goes through the module again, as
+// far as to its first trained parameter. The module's parts compute in the
+// order in which it has registered them. `sequence` is that of TensorParallel.
+int64_t RepeatedBytes(const ::torch::nn::Module& module, bool sequence);
 
 // Returns which of `count` things this rank has: EvenRange. Fails with
 // INVALID_ARGUMENT where it has none, naming the layer and what they are.

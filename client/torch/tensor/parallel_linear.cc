@@ -70,6 +70,7 @@ ColumnParallelLinear::ColumnParallelLinear(TensorParallelPtr parallel,
       in_features_(options.in_features),
       outputs_(outputs) {
   summed_features_ = in_features_;
+  sums_inputs_ = true;
   const int64_t own = outputs.end - outputs.begin;
   weight_ = register_parameter("weight", ::torch::zeros({own, in_features_}));
   boxes_["weight"] = {{options.out_features, in_features_},
