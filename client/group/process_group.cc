@@ -49,7 +49,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> ProcessGroup::Connect(
   communicator_options.timeout = options.timeout;
   communicator_options.encrypts = options.encrypts;
   communicator_options.data_key = options.data_key;
-  communicator_options.cancel = &member->ended();
+  communicator_options.cancel =
+      options.cancel == nullptr ? &member->ended() : options.cancel;
   communicator_options.store =
       std::make_shared<StoreRendezvous>(member, description.communicator_id);
   auto communicator =

@@ -39,6 +39,9 @@ class ProcessGroup {
     std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
         const std::string& backend, const CommunicatorOptions& options)>
         connect;
+    // Ends connecting when it is raised, with its status; null: the end of the
+    // generation does.
+    CancelSignal* cancel = nullptr;
   };
 
   // The coordinator's description of a group.

@@ -39,6 +39,12 @@ void Fill(const PipelinePlace& place, v1::PipelinePlace* proto) {
   }
 }
 
+std::string InWords(const v1::MemberLeft& left) {
+  return absl::StrCat("rank ", left.member().rank(),
+                      InParentheses(left.member().coordinates()), " on ",
+                      left.member().host(), " has left: ", left.reason());
+}
+
 // Who was lost, if that is why.
 int LostRank(const absl::Status& why) {
   const v1::ErrorDetail detail = DetailOf(why);
@@ -202,6 +208,8 @@ void Session::Core::OnCoordinatorEvent(const v1::AttachEvent& event) {
     fallback_->NoteAddress(event.fallback_address().address());
   if (event.has_member_left()) {
     fallback_->NoteRankLeft(event.member_left().member().rank());
+    groups_.NoteLeft(event.member_left().member().rank(),
+                     InWords(event.member_left()));
   }
   if (schedule_->OnEvent(event)) NoteEvent(event);
 }
@@ -226,6 +234,7 @@ v1::Heartbeat Session::Core::Progress() const {
 }
 
 v1::Heartbeat Session::Core::NextHeartbeat() {
+  groups_.EndHopeless();
   v1::Heartbeat heartbeat = Progress();
   heartbeat.set_interval_ms(absl::ToInt64Milliseconds(heartbeat_interval_));
   // Else it is not asked for.
@@ -272,12 +281,8 @@ void Session::Core::NoteEvent(const v1::AttachEvent& event) {
     Note(SessionEvent::Kind::kWarning, event.warning().text());
     NoteNcclState();
   } else if (event.has_member_left()) {
-    const v1::MemberLeft& left = event.member_left();
-    Note(SessionEvent::Kind::kMemberLeft,
-         absl::StrCat("rank ", left.member().rank(),
-                      InParentheses(left.member().coordinates()), " on ",
-                      left.member().host(), " has left: ", left.reason()),
-         left.member().rank());
+    Note(SessionEvent::Kind::kMemberLeft, InWords(event.member_left()),
+         event.member_left().member().rank());
   } else if (event.has_decision()) {
     NoteDecision(event.decision());
   }

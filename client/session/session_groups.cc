@@ -87,8 +87,41 @@ SessionGroups::SessionGroups(int rank, ProcessGroup::ConnectOptions connect,
                              std::shared_ptr<MemberContext> member)
     : rank_(rank), connect_(std::move(connect)), member_(std::move(member)) {}
 
+absl::Status SessionGroups::MissingLocked(absl::string_view name,
+                                          const std::vector<int>& ranks) const {
+  const auto missing = std::find_if(
+      ranks.begin(), ranks.end(),
+      [this](int rank)
+          ABSL_NO_THREAD_SAFETY_ANALYSIS { return left_.count(rank) > 0; });
+  if (missing == ranks.end()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "the group '", name, "' cannot be connected: ", left_.at(*missing),
+      "; let all its ranks connect it"));
+}
+
+void SessionGroups::NoteLeft(int rank, std::string words) {
+  MutexLock lock(&mutex_);
+  left_.emplace(rank, std::move(words));
+}
+
+void SessionGroups::EndHopeless() {
+  std::vector<std::pair<std::shared_ptr<CancelSignal>, absl::Status>> hopeless;
+  {
+    MutexLock lock(&mutex_);
+    if (left_.empty()) return;
+    for (auto& [id, attempt] : connecting_) {
+      if (!attempt.missing.ok()) {
+        hopeless.emplace_back(attempt.cancel, attempt.missing);
+      } else {
+        attempt.missing = MissingLocked(attempt.name, attempt.ranks);
+      }
+    }
+  }
+  for (const auto& [cancel, why] : hopeless) cancel->Raise(why);
+}
+
 absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
-    const v1::GroupInfo& info) {
+    const v1::GroupInfo& info, const std::shared_ptr<CancelSignal>& cancel) {
   const std::string& id = info.communicator_id();
   MutexLock lock(&mutex_);
   // Longer than the other thread's, whose own error is more precise.
@@ -105,7 +138,9 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
   if (existing != groups_.end()) return existing->second;
   const auto failed = failed_.find(id);
   if (failed != failed_.end()) return failed->second;
-  connecting_.insert(id);
+  std::vector<int> ranks = RanksOf(info);
+  COXSWAIN_RETURN_IF_ERROR(MissingLocked(info.name(), ranks));
+  connecting_[id] = {info.name(), std::move(ranks), cancel, absl::OkStatus()};
   return nullptr;
 }
 
@@ -129,13 +164,20 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::ObtainAlone() {
 }
 
 absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Obtain(
-    const v1::GroupInfo& info, const ProcessGroup::ConnectOptions& connect) {
+    const v1::GroupInfo& info, ProcessGroup::ConnectOptions connect) {
   const WaitCount::Scope waits(member_->waits().get());
-  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known, Claim(info));
+  const auto cancel = std::make_shared<CancelSignal>();
+  COXSWAIN_ASSIGN_OR_RETURN(std::shared_ptr<ProcessGroup> known,
+                            Claim(info, cancel));
   if (known != nullptr) return known;
   const std::string& id = info.communicator_id();
+  connect.cancel = cancel.get();
+  CancelSignal& ended = member_->ended();
+  const uint64_t link =
+      ended.OnRaise([cancel, &ended] { cancel->Raise(ended.status()); });
   auto group = ProcessGroup::Connect({info.name(), RanksOf(info), id}, rank_,
                                      connect, member_);
+  ended.Forget(link);
   const absl::Status kept = group.ok() ? Keep(*group) : group.status();
   {
     MutexLock lock(&mutex_);

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/group/process_group.h"
 #include "client/rpc/member_context.h"
@@ -66,6 +66,14 @@ class SessionGroups {
   // Returns the group of this rank alone, which no coordinator knows.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> ObtainAlone();
 
+  // Notes that a rank has left, in words: "rank 1 on host-a has left: done".
+  // Groups with it that are not connected yet are refused with UNAVAILABLE.
+  void NoteLeft(int rank, std::string words);
+  // Ends the connecting of groups that lack a rank that has left, if they did
+  // so at the last call already: a rank that has met all others may leave while
+  // these still finish.
+  void EndHopeless();
+
   // Refuses later groups with `why`, since the generation has ended, and if
   // requested aborts all communicators. Once.
   void End(const absl::Status& why, bool abort_communicators);
@@ -77,13 +85,24 @@ class SessionGroups {
 
  private:
   // Returns the group, or why it could not be connected, if that is known;
-  // nullptr: the caller is to connect it.
+  // nullptr: the caller is to connect it, until `cancel` is raised.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Claim(
-      const v1::GroupInfo& info);
+      const v1::GroupInfo& info, const std::shared_ptr<CancelSignal>& cancel);
   // Keeps a group that has just been connected.
   absl::Status Keep(const std::shared_ptr<ProcessGroup>& group);
   absl::StatusOr<std::shared_ptr<ProcessGroup>> Obtain(
-      const v1::GroupInfo& info, const ProcessGroup::ConnectOptions& connect);
+      const v1::GroupInfo& info, ProcessGroup::ConnectOptions connect);
+  // A group that is being connected.
+  struct Attempt {
+    std::string name;
+    std::vector<int> ranks;
+    std::shared_ptr<CancelSignal> cancel;
+    absl::Status missing;  // at the last look
+  };
+  // Returns UNAVAILABLE where one of the ranks has left.
+  absl::Status MissingLocked(absl::string_view name,
+                             const std::vector<int>& ranks) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What communicators have done.
   struct Done {
     int64_t sequence = 0, payload_bytes = 0, wire_bytes = 0;
@@ -106,7 +125,8 @@ class SessionGroups {
       ABSL_GUARDED_BY(mutex_);
   std::string checkpoint_ ABSL_GUARDED_BY(mutex_);  // the last one's id
   Done forgotten_ ABSL_GUARDED_BY(mutex_);          // by those before it
-  std::set<std::string> connecting_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Attempt> connecting_ ABSL_GUARDED_BY(mutex_);
+  std::map<int, std::string> left_ ABSL_GUARDED_BY(mutex_);  // in words
   // Why it could not be connected, by communicator id: an id is used once.
   std::map<std::string, absl::Status> failed_ ABSL_GUARDED_BY(mutex_);
 };

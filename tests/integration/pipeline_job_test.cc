@@ -289,7 +289,7 @@ TEST(PipelineJobTest, OtherStagesOrTiesThanTheOthersAreRefusedAfterJoining) {
         4,
         [&](int rank) {
           PipelineProgram own = program;
-          own.after_join = [stages, rank](PipelineProgram& mine) {
+          own.after_join = [stages, rank](PipelineProgram& mine, Session&) {
             if (rank != 3) return;
             if (stages) mine.options.stages = "0,1-3";
             if (!stages) mine.model.ties.clear();
@@ -380,6 +380,33 @@ TEST(PipelineJobTest, MicroBatchesAreCountedOnce) {
         return session.Barrier("", "seen", absl::Minutes(1));
       });
   for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+}
+
+TEST(PipelineJobTest, CreateDoesNotWaitForARankThatHasLeft) {
+  std::promise<void> attached;
+  const auto ends = PipelineJob().Run(
+      2,
+      [&](int slot) {
+        PipelineProgram program = Mlp(4, ::torch::kFloat32);
+        program.after_join = [&attached, slot](PipelineProgram&,
+                                               Session& session) {
+          if (slot == 0) return attached.set_value();
+          // So that the other one is notified.
+          attached.get_future().wait();
+          EXPECT_OK(session.Leave("there is no data for it"));
+        };
+        return program;
+      },
+      [](Pipeline&, Session&, PipelineEnd*) {
+        ADD_FAILURE() << "a pipeline was made";
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(ends[0].status,
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("the group 'world' cannot be connected"),
+                             HasSubstr("rank 1 (pp 1) on host-a has left: "
+                                       "there is no data for it"))));
+  EXPECT_TRUE(absl::IsCancelled(ends[1].status)) << ends[1].status;
 }
 
 TEST(PipelineJobTest, APipelineThatEndsLeavesThePlaceOfAnother) {

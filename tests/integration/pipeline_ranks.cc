@@ -83,7 +83,7 @@ std::vector<PipelineEnd> PipelineJob::Run(
                                 DescribeJob(own.model, own.options));
       COXSWAIN_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                                 Session::Join(options, manifest));
-      if (own.after_join) own.after_join(own);
+      if (own.after_join) own.after_join(own, *session);
       const auto train = [&]() -> absl::Status {
         COXSWAIN_ASSIGN_OR_RETURN(
             const std::unique_ptr<Pipeline> pipeline,

@@ -42,7 +42,7 @@ struct PipelineProgram {
   // If set: changes how this rank joins.
   std::function<void(SessionOptions&)> before_join;
   // If set: changes what this rank trains, after it has joined with it.
-  std::function<void(PipelineProgram&)> after_join;
+  std::function<void(PipelineProgram&, Session&)> after_join;
   // Called before this rank leaves, if set.
   std::function<void()> before_leave;
 };

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
+#include "client/comm/backends/registry.h"
 #include "client/rpc/forwarding_coordinator_stub.h"
 #include "client/rpc/stub_factory.h"
 #include "gtest/gtest.h"
@@ -208,6 +209,36 @@ TEST_F(SessionIntegrationTest, OverlappingGroupsSumTheirOwnRanks) {
       EXPECT_EQ(Sum(**high, 1.0f + rank), 5);
     }
     EXPECT_OK(session.Barrier("", "end", kTimeout));
+  });
+}
+
+TEST_F(SessionIntegrationTest, AGroupDoesNotWaitForARankThatHasLeft) {
+  StartCoordinator();
+  Notification connecting;
+  InThreads(2, [&](int slot) {
+    SessionOptions options = OptionsOf(slot, 2);
+    options.collective_timeout = absl::Minutes(5);
+    options.connect = [&](const std::string& backend,
+                          const CommunicatorOptions& communicator) {
+      connecting.Notify();
+      return Connect(backend, communicator);
+    };
+    ASSERT_OK_AND_ASSIGN(const auto session, Session::Join(options, {}));
+    if (slot == 1) {
+      // So that the other one has attached, and is notified.
+      ASSERT_TRUE(connecting.Wait());
+      EXPECT_OK(session->Leave("no data"));
+      return;
+    }
+    const auto missing =
+        StatusIs(absl::StatusCode::kUnavailable,
+                 AllOf(HasSubstr("cannot be connected: rank 1 on host-a has "
+                                 "left: no data")));
+    EXPECT_THAT(session->World(), missing);
+    // And at once, now that this is known.
+    EXPECT_THAT(session->CreateGroup("both", {1, 0}), missing);
+    EXPECT_OK(session->status());
+    EXPECT_OK(session->CreateGroup("alone", {0}));
   });
 }
 
