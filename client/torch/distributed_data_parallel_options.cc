@@ -141,14 +141,11 @@ absl::Status FollowMesh(Session& session,
     }
     return absl::OkStatus();
   }
+  // Without a mesh the program has its own.
+  if (mesh.empty()) return absl::OkStatus();
+  // Those of an earlier generation have ended with it.
+  hybrid = HybridGroups();
   if (shards == 1 || mesh.extent("dp") == 1) return absl::OkStatus();
-  if (hybrid.shard != nullptr) {
-    if (hybrid.shard->size() == shards) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("reducer.hybrid.shard has ", hybrid.shard->size(),
-                     " ranks, and the job's mesh is ", mesh.ToString(),
-                     ": leave reducer.hybrid out, which follows the mesh"));
-  }
   COXSWAIN_ASSIGN_OR_RETURN(const MeshGroups groups, session.GroupsOf(mesh));
   // The session keeps them.
   hybrid.shard = &groups.shard->communicator();

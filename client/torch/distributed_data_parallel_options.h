@@ -35,7 +35,8 @@ struct DistributedDataParallelOptions {
   // GPU; by default the current one: see CurrentStream), and the gate, where
   // steps are announced and decided. on_average and settings are set by this
   // class; what a plan decides is taken from it. `hybrid`, with zero only, and
-  // counts_in_norm are set by FollowSession where the job has a mesh.
+  // counts_in_norm are set by FollowSession where the job has a mesh, whatever
+  // they are.
   ReducerOptions reducer;
 
   // The schedule that the program asks for. DescribeJob puts it into the
@@ -170,8 +171,10 @@ JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
 // wrapper at a time for each session: a second one on the same stream would mix
 // its rounds with the first's. Set make_hook as well for plans that change the
 // hook, and trace_file from SessionOptions. Fails as ScheduleClient::Gate and
-// Session::GroupsOf, and with INVALID_ARGUMENT if reducer.hybrid is set and
-// contradicts the mesh, and with FAILED_PRECONDITION: options->runs_pipeline.
+// Session::GroupsOf, and with FAILED_PRECONDITION: options->runs_pipeline.
+//
+// Options may be used again with the session of the next generation: what they
+// have of this one, reducer.hybrid among it, is replaced.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);
 

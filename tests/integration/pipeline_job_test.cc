@@ -481,6 +481,39 @@ TEST(PipelineJobTest, WhoCountsInTheNormFollowsTheSession) {
   }
 }
 
+TEST(PipelineJobTest, HybridShardingFollowsTheSession) {
+  for (const std::string mesh : {"dp=2,shard=2", "dp=4"}) {
+    PipelineProgram program = Mlp(4, ::torch::kFloat32);
+    program.options.mesh = mesh;
+    const auto ends = PipelineJob().Run(
+        4, [&](int) { return program; },
+        [&](Pipeline&, Session& session, PipelineEnd*) -> absl::Status {
+          COXSWAIN_ASSIGN_OR_RETURN(const MeshGroups groups,
+                                    session.GroupsOf(session.mesh()));
+          // As many ranks as the mesh has along shard, and not those groups.
+          const int first = session.rank() / 2 * 2;
+          COXSWAIN_ASSIGN_OR_RETURN(
+              const std::shared_ptr<ProcessGroup> former,
+              session.CreateGroup(absl::StrCat("former/", first),
+                                  {first, first + 1}));
+          DistributedDataParallelOptions options;
+          options.runs_pipeline = true;
+          options.zero = 1;
+          options.reducer.hybrid = {&former->communicator(),
+                                    &former->communicator()};
+          COXSWAIN_RETURN_IF_ERROR(FollowSession(session, &options));
+          const HybridGroups& hybrid = options.reducer.hybrid;
+          const bool shares = mesh != "dp=4";
+          EXPECT_EQ(hybrid.shard,
+                    shares ? &groups.shard->communicator() : nullptr);
+          EXPECT_EQ(hybrid.replicas,
+                    shares ? &groups.dp->communicator() : nullptr);
+          return absl::OkStatus();
+        });
+    for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+  }
+}
+
 TEST(PipelineJobTest, WrongUseIsNamed) {
   const PipelineProgram program = Mlp(4, ::torch::kFloat64);
   const auto error = [&](int rank, const std::string& what,
