@@ -183,6 +183,13 @@ int Mesh::RankOf(absl::Span<const int> coordinates) const {
   return rank;
 }
 
+int Mesh::CoordinateOf(int rank, absl::string_view axis) const {
+  const MeshAxes found = AxesOf({axis});
+  if (found.empty()) return 0;
+  const int number = found.front();
+  return rank / StrideOf(number) % axes_[number].size;
+}
+
 MeshAxes Mesh::AxesOf(absl::Span<const absl::string_view> names) const {
   MeshAxes found;
   for (size_t i = 0; i < axes_.size(); ++i) {

@@ -69,6 +69,8 @@ class Mesh {
   // Returns a rank's coordinate along each axis, and the rank that has them.
   std::vector<int> CoordinatesOf(int rank) const;
   int RankOf(absl::Span<const int> coordinates) const;
+  // Returns the coordinate along one axis; 0 where there is none of this name.
+  int CoordinateOf(int rank, absl::string_view axis) const;
 
   // Returns the axes of these names that it has.
   MeshAxes AxesOf(absl::Span<const absl::string_view> names) const;

@@ -155,7 +155,9 @@ TEST(MeshTest, CoordinatesAndRanksAreOneToOne) {
     for (int rank = 0; rank < mesh.size(); ++rank) {
       const std::vector<int> coordinates = mesh.CoordinatesOf(rank);
       EXPECT_EQ(mesh.RankOf(coordinates), rank) << mesh.ToString();
+      EXPECT_EQ(mesh.CoordinateOf(rank, "of none"), 0);
       for (size_t i = 0; i < coordinates.size(); ++i) {
+        EXPECT_EQ(mesh.CoordinateOf(rank, mesh.axes()[i].name), coordinates[i]);
         EXPECT_LT(coordinates[i], mesh.axes()[i].size);
       }
       // Ascending ranks have ascending coordinates.

@@ -118,12 +118,7 @@ class Job {
     int received = 0;
   };
 
-  int ListOf(int rank) const {
-    const MeshAxes pp = mesh_.AxesOf({"pp"});
-    return pp.empty()
-               ? 0
-               : mesh_.CoordinatesOf(rank)[static_cast<size_t>(pp.front())];
-  }
+  int ListOf(int rank) const { return mesh_.CoordinateOf(rank, "pp"); }
   Messages& MessagesOf(int rank, const Action& transfer) {
     return messages_[{mesh_.GroupIndexOf(rank, mesh_.AxesOf({"pp"})),
                       ChannelOf(transfer)}];

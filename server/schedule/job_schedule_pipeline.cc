@@ -131,7 +131,6 @@ std::optional<PipelineReport> JobSchedule::PipelineOf(
           LaneOf(schedule.of_rank()[lane], timing.of_rank[lane]));
     }
   }
-  const MeshAxes pp = begin_.mesh.AxesOf({"pp"});
   for (size_t i = 0; i < members.size(); ++i) {
     const auto number = static_cast<int>(i);
     PipelineReport::Rank rank;
@@ -140,10 +139,7 @@ std::optional<PipelineReport> JobSchedule::PipelineOf(
     if (const auto* const holder = found->HolderOf(number)) {
       rank.waiters = holder->waiters;
     }
-    if (!pp.empty()) {
-      rank.lane =
-          begin_.mesh.CoordinatesOf(number)[static_cast<size_t>(pp.front())];
-    }
+    rank.lane = begin_.mesh.CoordinateOf(number, "pp");
     if (const auto& place = members[i].progress.pipeline) {
       rank.step = place->step;
       rank.in_it = place->in_it;

@@ -22,13 +22,6 @@ constexpr absl::Duration kReasonTimeout = absl::Seconds(3);
 constexpr char kStageAxis[] = "pp";
 constexpr char kTensorAxis[] = "tp";
 
-// 0 where there is no such axis.
-int CoordinateOf(const Mesh& mesh, int rank, absl::string_view axis) {
-  const MeshAxes found = mesh.AxesOf({axis});
-  if (found.empty()) return 0;
-  return mesh.CoordinatesOf(rank)[static_cast<size_t>(found[0])];
-}
-
 absl::StatusOr<MeshGroups> GroupsOf(Session& session) {
   if (!session.mesh().empty()) return session.GroupsOf(session.mesh());
   COXSWAIN_ASSIGN_OR_RETURN(const Mesh replicas, Mesh::Parse("dp=*"));
@@ -104,11 +97,11 @@ std::vector<std::string> Pipeline::LayersByRank() const {
   for (int rank = 0; rank < mesh.size(); ++rank) {
     // Those without tp are the names of earlier versions.
     const std::string& layers =
-        names[static_cast<size_t>(CoordinateOf(mesh, rank, kStageAxis))];
+        names[static_cast<size_t>(mesh.CoordinateOf(rank, kStageAxis))];
     result.push_back(
         tp == 1 ? layers
                 : absl::StrCat(layers, ":",
-                               CoordinateOf(mesh, rank, kTensorAxis), "/", tp));
+                               mesh.CoordinateOf(rank, kTensorAxis), "/", tp));
   }
   return result;
 }

@@ -77,8 +77,7 @@ absl::Status CheckTensorHosts(
   const std::vector<std::vector<int>> apart = GroupsApart(mesh, tp, hosts);
   if (apart.empty()) return absl::OkStatus();
   const bool has_stages = !mesh.AxesOf({"pp"}).empty();
-  // pp is the first of the axes.
-  const int pp = has_stages ? mesh.CoordinatesOf(apart.front().front())[0] : 0;
+  const int pp = mesh.CoordinateOf(apart.front().front(), "pp");
   COXSWAIN_ASSIGN_OR_RETURN(const TensorTraffic sent, traffic(pp));
   const int ranks = mesh.GroupSize(tp);
   const int64_t bytes = sent.summed_bytes * 2 * (ranks - 1) / ranks;
