@@ -102,7 +102,8 @@ absl::StatusOr<double> Recover(OpenSession& open, StreamExchange& exchange,
   if (!recovered->state) return 1;
   COXSWAIN_RETURN_IF_ERROR(LoadHookState(*recovered->state,
                                          recovered->error_scale,
-                                         exchange.stream().plan(), hook));
+                                         exchange.stream().plan(), hook)
+                               .status());
   return recovered->error_scale;
 }
 

@@ -78,7 +78,7 @@ absl::Status ElasticGenerationTraining::Start() {
     return CheckElasticHook(generation_, hook);
   }));
   COXSWAIN_RETURN_IF_ERROR(
-      LoadHookState(generation_, plan(), &exchange().hook()));
+      LoadHookState(&generation_, plan(), &exchange().hook()));
   COXSWAIN_RETURN_IF_ERROR(
       exchange().accumulator().Restore(state_.record().position));
   // The same on all ranks; what they have is newer than any checkpoint.

@@ -216,10 +216,12 @@ absl::StatusOr<Runner::Next> Runner::Generation() {
 
 absl::Status Runner::Prepare(ElasticGeneration* generation) {
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
+  RecoveryOptions options = options_.recovery;
+  options.mesh = session_->mesh();
   COXSWAIN_ASSIGN_OR_RETURN(
       Recovered recovered,
-      Recover(world_->communicator(), session_->generation(), options_.recovery,
-              &state_, &standing_));
+      Recover(world_->communicator(), session_->generation(), options, &state_,
+              &standing_));
   generation->session = session_.get();
   generation->communicator = &world_->communicator();
   generation->recovery = ReportOf(*session_, recovered);

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "client/reduce/hybrid_hook.h"
 
 namespace coxswain {
 namespace {
@@ -45,15 +46,15 @@ HookState WithErrorsOf(HookState shared, const HookState& own) {
   DropOwn(&shared);
   if (shared.spec != own.spec) return shared;
   // Part of a hook's errors may be kept in proportion to it.
-  const auto world = own.options.find(kWorldSize);
-  if (world != own.options.end()) shared.options[kWorldSize] = world->second;
+  const auto world = own.options.find(OptionKeyIn(own, kWorldSize));
+  if (world != own.options.end()) shared.options[world->first] = world->second;
   std::copy_if(own.tensors.begin(), own.tensors.end(),
                std::back_inserter(shared.tensors), IsOwn);
   return shared;
 }
 
 bool ErrorsBelongTogether(const HookState& state) {
-  const auto mode = state.options.find("mode");
+  const auto mode = state.options.find(OptionKeyIn(state, "mode"));
   return mode != state.options.end() && mode->second == "pytorch";
 }
 

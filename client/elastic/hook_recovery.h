@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/hook_state.h"
 
@@ -23,6 +25,9 @@ struct HookFacts {
   int64_t shared = 0;     // hash of what all ranks have alike
   int64_t behind = 0;     // 1: the rest of its state is another rank's
   int64_t took_part = 0;  // 1: in all steps that the ranks go on from
+  // With hybrid sharding, whose it is: see HybridSlice.
+  int64_t slice = 0;
+  int64_t slices = 0;
 };
 
 // Returns world, step and `shared`, of a state for so many ranks.
@@ -30,18 +35,22 @@ HookFacts HookFactsOf(const std::optional<HookState>& own, int own_world);
 
 // What follows from the facts of all ranks, the same on all of them.
 struct HookRecoveryPlan {
-  // The rank whose hook's state is copied to those that have none, or another
-  // one; -1: no rank has any.
-  int source = -1;
-  bool copies_any = false;
+  // By rank: whose hook's state it goes on with, which it copies if it has
+  // none, or another one. With hybrid sharding it is a rank with the slice that
+  // this one has now. Empty: no rank goes on with any.
+  std::vector<int> sources;
   std::vector<bool> copies;  // by rank
   // By rank: keeps its own errors, scaled for the new world.
   std::vector<bool> keeps_errors;
   // Some of the errors that belong to the state are lost.
   bool lost_errors = false;
+  // Why no rank goes on with a state that some have; a sentence.
+  std::string warning;
 };
 
-HookRecoveryPlan PlanHookRecovery(const std::vector<HookFacts>& facts);
+// `mesh` has the ranks of the new generation; only hybrid sharding needs it.
+HookRecoveryPlan PlanHookRecovery(const std::vector<HookFacts>& facts,
+                                  const Mesh& mesh = {});
 
 struct HookRecovery {
   HookRecoveryPlan plan;
@@ -53,14 +62,15 @@ struct HookRecovery {
 };
 
 struct RecoveredHook {
-  std::optional<HookState> state;  // unset: no rank has any
+  std::optional<HookState> state;  // unset: the hook begins anew
   double error_scale = 1;          // for Hook::LoadOwn
 };
 
 // Copies what a rank lacks. Survivors keep their own errors, scaled by W'/W;
 // those of a newcomer are zero, and so are those of all ranks in a hook's
 // mode=pytorch when the world changes: that mode's errors are only valid
-// together. Collective. Fails with the communicator's errors, and, after
+// together. With hybrid sharding a rank that has another slice than before is a
+// newcomer to it. Collective. Fails with the communicator's errors, and, after
 // aborting it, with DATA_LOSS for bytes that are no state.
 absl::StatusOr<RecoveredHook> RecoverHook(Communicator& communicator,
                                           const HookRecovery& recovery);

@@ -1,7 +1,10 @@
 #ifndef COXSWAIN_CLIENT_ELASTIC_LOAD_HOOK_STATE_H_
 #define COXSWAIN_CLIENT_ELASTIC_LOAD_HOOK_STATE_H_
 
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/elastic/elastic_run.h"
 #include "client/reduce/hook.h"
 #include "client/reduce/hook_state.h"
@@ -21,13 +24,17 @@ absl::Status CheckElasticHook(const ElasticGeneration& generation,
 //
 // The plan may have changed since the last generation. A hook that cannot
 // continue from the other one's state, or must not (hook_state=reset), begins
-// without, which is logged; as the ranks have the same state but for their
-// errors, all decide alike. Fails as Hook::LoadOwn otherwise.
-absl::Status LoadHookState(const ElasticGeneration& generation,
+// without, which is logged, and a warning of generation->recovery; as the ranks
+// have the same state but for their errors, all decide alike. Fails as
+// Hook::LoadOwn otherwise.
+absl::Status LoadHookState(ElasticGeneration* generation,
                            const schedule::Plan& plan, Hook* hook);
-// The same, of a state and the scale of its errors.
-absl::Status LoadHookState(const HookState& state, double error_scale,
-                           const schedule::Plan& plan, Hook* hook);
+// The same, of a state and the scale of its errors. Returns the warning; empty:
+// the hook goes on with the state.
+absl::StatusOr<std::string> LoadHookState(const HookState& state,
+                                          double error_scale,
+                                          const schedule::Plan& plan,
+                                          Hook* hook);
 
 }  // namespace coxswain
 

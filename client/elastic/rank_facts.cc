@@ -185,7 +185,8 @@ void WarnOfLooseBytes(RecoveryPlan* plan) {
 }
 
 HookRecoveryPlan PlanHookRecoveryOf(const std::vector<RankFacts>& facts,
-                                    const RecoveryPlan& plan) {
+                                    const RecoveryPlan& plan,
+                                    const Mesh& mesh) {
   const RankFacts& source = facts[plan.source];
   std::vector<HookFacts> hooks(facts.size());
   for (size_t rank = 0; rank < facts.size(); ++rank) {
@@ -193,12 +194,14 @@ HookRecoveryPlan PlanHookRecoveryOf(const std::vector<RankFacts>& facts,
     hooks[rank].world = one.hook_world;
     hooks[rank].step = one.hook_step;
     hooks[rank].shared = one.hook_shared;
+    hooks[rank].slice = one.hook_slice;
+    hooks[rank].slices = one.hook_slices;
     hooks[rank].behind = plan.copies[rank] ? 1 : 0;
     const bool took_part =
         one.lineage == source.lineage && one.recovered >= source.trained;
     hooks[rank].took_part = took_part ? 1 : 0;
   }
-  return PlanHookRecovery(hooks);
+  return PlanHookRecovery(hooks, mesh);
 }
 
 }  // namespace
@@ -218,7 +221,7 @@ absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
 }
 
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
-                                          int rank) {
+                                          int rank, const Mesh& mesh) {
   RecoveryPlan plan;
   const std::vector<int> firsts = FirstOfLineages(facts);
   plan.source = SourceOf(facts, firsts);
@@ -229,7 +232,8 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
   COXSWAIN_RETURN_IF_ERROR(CheckSameBits(facts, plan.source, same));
   WarnOfLineages(facts, firsts, &plan);
   WarnOfLooseBytes(&plan);
-  plan.hook = PlanHookRecoveryOf(facts, plan);
+  plan.hook = PlanHookRecoveryOf(facts, plan, mesh);
+  if (!plan.hook.warning.empty()) plan.warnings.push_back(plan.hook.warning);
   return plan;
 }
 

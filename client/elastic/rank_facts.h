@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "client/comm/communicator.h"
 #include "client/elastic/hook_recovery.h"
 
@@ -40,6 +41,8 @@ struct RankFacts {
   int64_t hook_world = 0;
   int64_t hook_step = 0;
   int64_t hook_shared = 0;
+  int64_t hook_slice = 0;
+  int64_t hook_slices = 0;
 };
 
 // Returns the facts of all ranks, by rank. Collective.
@@ -78,9 +81,10 @@ struct RecoveryPlan {
 // than the source's; on ranks that are not at fault with ABORTED: they continue
 // without the others. Fails with DATA_LOSS if ranks hold different bits of the
 // same step without a majority, or no rank has a state although there was one.
-// All else is the same on all ranks.
+// All else is the same on all ranks. `mesh` has the ranks; empty: the job has
+// none.
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
-                                          int rank);
+                                          int rank, const Mesh& mesh);
 
 // Fails with DATA_LOSS, naming the ranks whose bits are not those of the
 // source, among those with `compared`.

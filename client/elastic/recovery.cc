@@ -178,6 +178,8 @@ absl::StatusOr<RankFacts> Recovery::Facts() {
   facts.hook_world = hook.world;
   facts.hook_step = hook.step;
   facts.hook_shared = hook.shared;
+  facts.hook_slice = hook.slice;
+  facts.hook_slices = hook.slices;
   return facts;
 }
 
@@ -186,8 +188,8 @@ absl::Status Recovery::Plan() {
   if (!own.ok()) return Fail("reading its state", own.status());
   COXSWAIN_ASSIGN_OR_RETURN(
       facts_, ExchangeFacts(communicator_, *own, options_.timeout));
-  COXSWAIN_ASSIGN_OR_RETURN(plan_,
-                            PlanRecovery(facts_, static_cast<int>(rank_)));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      plan_, PlanRecovery(facts_, static_cast<int>(rank_), options_.mesh));
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/mesh.h"
 #include "client/comm/communicator.h"
 #include "client/elastic/elastic_state.h"
 #include "client/reduce/hook_state.h"
@@ -19,6 +20,9 @@ struct RecoveryOptions {
   int64_t max_bytes = int64_t{16} << 30;
   // For each collective.
   absl::Duration timeout = absl::Minutes(5);
+  // How the ranks of the new generation are divided: ElasticRun sets it to the
+  // session's.
+  Mesh mesh;
 };
 
 // What a rank has from earlier generations: kept by ElasticRun. A new worker's
@@ -41,7 +45,8 @@ struct Recovered {
   bool began = false;
   // Training that is lost. The same on all ranks.
   std::vector<std::string> warnings;
-  // For Hook::LoadOwn; unset if no rank has any.
+  // For Hook::LoadOwn; unset if no rank has any, or one of the slices of hybrid
+  // sharding has none.
   std::optional<HookState> hook_state;
   double error_scale = 1;
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/mesh.h"
 #include "base/status_matchers.h"
 #include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
@@ -23,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
@@ -338,6 +340,92 @@ TEST(RecoveryTest, ErrorsThatBelongTogetherAreDroppedTogether) {
   const Results same = RecoverAll(ranks, 7);
   ExpectOk(same);
   EXPECT_EQ(same[0]->error_scale, 1);
+}
+
+// A survivor of four ranks, with the hook's state of a slice of two.
+std::unique_ptr<Rank> SurvivorOf(int slice, double error) {
+  auto rank = Survivor(9, error);
+  rank->standing.hook_world = 4;
+  HookState& state = *rank->standing.hook_state;
+  state = HookStateOf(9, error, absl::StrCat("q of ", slice));
+  state.options["hybrid/shards"] = "2";
+  state.options[absl::StrCat("hybrid/", slice, "/pieces")] =
+      absl::StrCat("what slice ", slice, " has");
+  return rank;
+}
+
+Results RecoverOnMesh(Ranks& ranks, const std::string& mesh = "dp=2,shard=2") {
+  for (const auto& rank : ranks) {
+    rank->options.mesh = Mesh::Parse(mesh).value();
+  }
+  Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  return results;
+}
+
+TEST(RecoveryTest, ANewcomerGetsTheHooksStateOfItsSlice) {
+  Ranks ranks = RanksOf(SurvivorOf(0, 0.5), Newcomer(), SurvivorOf(0, 0.25));
+  ranks.push_back(SurvivorOf(1, 0.75));
+  const Results results = RecoverOnMesh(ranks);
+  const double errors[] = {0.5, 0.75, 0.25, 0.75};
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(rank);
+    const Recovered& one = *results[rank];
+    EXPECT_EQ(FactorOf(*one.hook_state), absl::StrCat("q of ", rank % 2));
+    EXPECT_EQ(ErrorOf(*one.hook_state), errors[rank]);
+    EXPECT_EQ(one.error_scale, rank == 1 ? 0 : 1);
+    EXPECT_THAT(one.warnings, IsEmpty());
+  }
+}
+
+TEST(RecoveryTest, ARankThatHasAnotherSliceNowIsANewcomerToIt) {
+  Ranks ranks =
+      RanksOf(SurvivorOf(1, 0.5), SurvivorOf(0, 0.25), SurvivorOf(0, 0.125));
+  ranks.push_back(SurvivorOf(1, 0.75));
+  const Results results = RecoverOnMesh(ranks);
+  for (int rank = 0; rank < 4; ++rank) {
+    SCOPED_TRACE(rank);
+    EXPECT_EQ(FactorOf(*results[rank]->hook_state),
+              absl::StrCat("q of ", rank % 2));
+    EXPECT_EQ(results[rank]->error_scale, rank < 2 ? 0 : 1);
+  }
+}
+
+TEST(RecoveryTest, AHookOfWhichASliceIsLostBeginsAnewWithAWarning) {
+  Ranks ranks = RanksOf(SurvivorOf(0, 0.5), Newcomer(), SurvivorOf(0, 0.25));
+  ranks.push_back(Newcomer());
+  for (const auto& result : RecoverOnMesh(ranks)) {
+    EXPECT_FALSE(result->hook_state.has_value());
+    EXPECT_THAT(result->warnings,
+                ElementsAre(AllOf(
+                    HasSubstr("no rank that is left has the hook's state of "
+                              "step 9 of the slices that rank 1 (dp 0, shard "
+                              "1) has now"),
+                    HasSubstr("the hook begins anew"))));
+  }
+}
+
+TEST(RecoveryTest, SlicesOfAnotherMeshAreDroppedWithAWarning) {
+  Ranks ranks = RanksOf(SurvivorOf(0, 0.5), SurvivorOf(1, 0.25), Newcomer());
+  ranks.push_back(Newcomer());
+  for (const auto& result : RecoverOnMesh(ranks, "dp=1,shard=4")) {
+    EXPECT_FALSE(result->hook_state.has_value());
+    EXPECT_THAT(result->warnings,
+                ElementsAre(HasSubstr("is that of slices of 2 ranks, and the "
+                                      "mesh is \"dp=1,shard=4\" now")));
+  }
+}
+
+TEST(RecoveryTest, ErrorsOfSlicesThatBelongTogetherAreDroppedTogether) {
+  Ranks ranks = RanksOf(SurvivorOf(0, 0.5), Newcomer(), SurvivorOf(0, 0.25));
+  ranks.push_back(SurvivorOf(1, 0.75));
+  for (const int rank : {0, 2, 3}) {
+    ranks[rank]->standing.hook_state->options[absl::StrCat(
+        "hybrid/", rank % 2, "/option/mode")] = "pytorch";
+  }
+  for (const auto& result : RecoverOnMesh(ranks)) {
+    EXPECT_EQ(result->error_scale, 0);
+  }
 }
 
 // The second change came before all had taken part in the first one.

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/logging.h"
@@ -152,6 +153,34 @@ std::vector<HookPiece> CutForHook(const std::vector<ParameterSpec>& parameters,
                  from - slot.offset, to - slot.offset, &pieces);
   }
   return pieces;
+}
+
+HybridSlice HybridSliceOf(const HookState& state) {
+  const auto shards = state.options.find(kShards);
+  HybridSlice own;
+  int slices = 0;
+  if (shards == state.options.end() ||
+      !absl::SimpleAtoi(shards->second, &slices)) {
+    return own;
+  }
+  for (const auto& [name, value] : state.options) {
+    absl::string_view rest = name;
+    int slice = 0;
+    if (!absl::ConsumePrefix(&rest, kPrefix) ||
+        !absl::ConsumeSuffix(&rest, absl::StrCat("/", kPieces)) ||
+        !absl::SimpleAtoi(rest, &slice) || slice < 0 || slice >= slices) {
+      continue;
+    }
+    if (own.slices > 0) return HybridSlice();
+    own = {slice, slices};
+  }
+  return own;
+}
+
+std::string OptionKeyIn(const HookState& state, absl::string_view option) {
+  const HybridSlice own = HybridSliceOf(state);
+  if (own.slices == 0) return std::string(option);
+  return SliceKey(own.slice, absl::StrCat(kOption, option));
 }
 
 HybridHook::HybridHook(Hook* inner, Communicator* shard, Communicator* replicas)

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
@@ -31,6 +32,16 @@ struct HookPiece {
 std::vector<HookPiece> CutForHook(const std::vector<ParameterSpec>& parameters,
                                   const Bucket& bucket, int64_t begin,
                                   int64_t end);
+
+// Whose state a HybridHook's own state (SaveOwn) is: this slice's of so many.
+struct HybridSlice {
+  int slice = 0;
+  int slices = 0;  // 0: it is another hook's state, or that of all slices
+};
+HybridSlice HybridSliceOf(const HookState& state);
+// Returns the key under which such a state, or another hook's, has an option of
+// the hook that compresses.
+std::string OptionKeyIn(const HookState& state, absl::string_view option);
 
 // Hybrid sharding: the ranks that share the state of one replica (`shard`)
 // reduce-scatter their gradients exactly, and another hook, the inner one,

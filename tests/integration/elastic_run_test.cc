@@ -479,16 +479,20 @@ TEST(LoadHookStateTest, ResetCountsForAnotherHookAlone) {
   CoarseHook hook;
   ElasticGeneration generation;
   schedule::Plan plan;
-  EXPECT_OK(LoadHookState(generation, plan, &hook));
+  EXPECT_OK(LoadHookState(&generation, plan, &hook));
   generation.hook_state.emplace();
   generation.hook_state->spec = "another";
   generation.hook_state->step = 7;
   plan.terms.hook_state = schedule::HookStatePolicy::kReset;
-  EXPECT_OK(LoadHookState(generation, plan, &hook));
+  EXPECT_OK(LoadHookState(&generation, plan, &hook));
   EXPECT_EQ(hook.step(), 0);
+  EXPECT_THAT(generation.recovery.warnings,
+              ElementsAre(HasSubstr("the state of the hook another of step 7 "
+                                    "is dropped")));
   generation.hook_state->spec = hook.spec();
-  EXPECT_OK(LoadHookState(generation, plan, &hook));
+  EXPECT_OK(LoadHookState(&generation, plan, &hook));
   EXPECT_EQ(hook.step(), 7);
+  EXPECT_EQ(generation.recovery.warnings.size(), 1u);
 }
 
 TEST(ElasticRunTest, GenerationsThatAllFailEndInTheLastError) {

@@ -41,6 +41,7 @@ namespace coxswain::torch::sharded_elastic_test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -160,7 +161,9 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
     session.identity = {"host-a", slot};
     session.host = "host-a";
     session.world_size = ranks;
-    if (elastic) session.min_world_size = 2;
+    session.mesh = mesh_;
+    // Of a mesh all are needed.
+    if (elastic) session.min_world_size = mesh_.empty() ? 2 : ranks;
     session.join_timeout = session.collective_timeout = kTimeout;
     return session;
   }
@@ -266,6 +269,7 @@ class ShardedElasticTest : public ::testing::TestWithParam<int> {
   }
 
   std::unique_ptr<server::Coordinator> coordinator_;
+  std::string mesh_;  // that the workers ask for
 };
 
 INSTANTIATE_TEST_SUITE_P(Zero, ShardedElasticTest, ::testing::Values(1, 2));
@@ -358,6 +362,51 @@ TEST_P(ShardedElasticTest, RanksThatAreAddedGetTheirSlicesFromTheOthers) {
     EXPECT_TRUE(one.bits == undisturbed);
   }
   EXPECT_EQ(course.ranks().at(0), 2);
+}
+
+// The replica of the lost rank has its slices, of the optimizer and of the
+// hook.
+TEST_P(ShardedElasticTest, AHookBetweenReplicasGoesOnWithItsState) {
+  mesh_ = "dp=2,shard=2";
+  TrainOptions options = Elastic(GetParam());
+  options.hook = "powersgd(rank=1,start_step=2)";
+  options.resume = "";
+  std::vector<int64_t> hook_steps(4);
+  std::vector<double> errors(4);  // when the second generation begins
+  const auto body = [&](bool dies) -> Body {
+    const At dies_at = DiesAt(4, 3, 6);
+    return [&, dies_at, dies](Training& training, Net& net) -> absl::Status {
+      const auto rank = static_cast<size_t>(training.rank());
+      if (training.step() == 6)
+        errors[rank] = training.ddp().hook().ErrorNorm();
+      COXSWAIN_RETURN_IF_ERROR(Until(12, dies ? dies_at : At())(training, net));
+      hook_steps[rank] = training.ddp().hook().step();
+      return absl::OkStatus();
+    };
+  };
+  std::vector<Ended> ended(4);
+  Ended lost;
+  std::vector<std::thread> threads;
+  for (int slot = 0; slot < 3; ++slot) {
+    threads.emplace_back([&, slot] {
+      RunOne("job", slot, 4, options, body(/*dies=*/false),
+             &ended[static_cast<size_t>(slot)]);
+    });
+  }
+  RunOne("job", 3, 4, options, body(/*dies=*/true), &lost);
+  EXPECT_THAT(lost.status,
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("to die here")));
+  RunOne("job", 3, 4, options, body(/*dies=*/false), &ended[3]);
+  for (std::thread& thread : threads) thread.join();
+  for (const Ended& one : ended) {
+    EXPECT_OK(one.status);
+    EXPECT_TRUE(one.bits == ended[0].bits);
+  }
+  EXPECT_THAT(hook_steps, Each(12));
+  // What the survivors had not sent, in both slices.
+  EXPECT_GT(errors[0], 0);
+  EXPECT_GT(errors[1], 0);
+  EXPECT_GT(errors[2], 0);
 }
 
 TEST_P(ShardedElasticTest, WithoutACheckpointALostSliceEndsTheJob) {

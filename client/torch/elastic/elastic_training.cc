@@ -134,7 +134,7 @@ absl::Status ElasticTraining::MakeWrapper() {
       DistributedDataParallel::Create(module_, generation_.communicator,
                                       std::move(hook), options));
   COXSWAIN_RETURN_IF_ERROR(
-      LoadHookState(generation_, *options.plan, &ddp->hook()));
+      LoadHookState(&generation_, *options.plan, &ddp->hook()));
   COXSWAIN_RETURN_IF_ERROR(
       ddp->accumulator().Restore(state_.record().position));
   ddp_ = std::move(ddp);

@@ -74,7 +74,7 @@ absl::Status Training::Start() {
       std::unique_ptr<Reducer> reducer,
       Reducer::Create(options, state_.specs(), hook_.get(),
                       generation_.communicator));
-  COXSWAIN_RETURN_IF_ERROR(LoadHookState(generation_, plan_, hook_.get()));
+  COXSWAIN_RETURN_IF_ERROR(LoadHookState(&generation_, plan_, hook_.get()));
   reducer_ = std::move(reducer);
   return absl::OkStatus();
 }
