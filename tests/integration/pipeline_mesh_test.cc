@@ -17,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/comm/backends/registry.h"
+#include "client/comm/communicator.h"
 #include "client/torch/tensor/initial_values.h"
 #include "client/torch/tensor/parallel_linear.h"
 #include "gmock/gmock.h"
@@ -167,6 +169,58 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"pp=2,dp=2,tp=2", 8, true},
                     Case{"pp=2,dp=2,tp=2", 8, false, 1, "zb_h1"}),
     NameOf);
+
+// Whichever groups are one.
+TEST(PipelineBytesTest, EachCollectiveIsCountedOnce) {
+  for (const auto& [mesh, ranks] :
+       std::vector<std::pair<std::string, int>>{{"pp=2", 2},
+                                                {"tp=2", 2},
+                                                {"dp=2", 2},
+                                                {"pp=2,tp=2", 4},
+                                                {"dp=2,tp=2", 4},
+                                                {"pp=2,dp=2,tp=2", 8}}) {
+    SCOPED_TRACE(mesh);
+    const PipelineProgram program = DividedBlocks(mesh);
+    // By slot: all that the session has connected.
+    std::vector<std::vector<const Communicator*>> connected(
+        static_cast<size_t>(ranks));
+    const auto ends = PipelineJob().Run(
+        ranks,
+        [&](int slot) {
+          PipelineProgram own = program;
+          own.before_join = [&connected, slot](SessionOptions& options) {
+            options.connect = [&connected, slot](
+                                  const std::string& backend,
+                                  const CommunicatorOptions& group)
+                -> absl::StatusOr<std::unique_ptr<Communicator>> {
+              COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made,
+                                        Connect(backend, group));
+              connected[static_cast<size_t>(slot)].push_back(made.get());
+              return made;
+            };
+          };
+          return own;
+        },
+        [&](Pipeline& pipeline, Session& session,
+            PipelineEnd* end) -> absl::Status {
+          COXSWAIN_RETURN_IF_ERROR(
+              PipelineJob::Step(pipeline, program, 0, end).status());
+          int64_t all = 0;
+          const auto slot = static_cast<size_t>(session.rank());
+          for (const Communicator* const one : connected[slot]) {
+            if (one->size() > 1) all += one->payload_bytes();
+          }
+          const AxisBytes bytes = pipeline.payload_bytes();
+          EXPECT_EQ(bytes.pp + bytes.data + bytes.tp, all);
+          const Mesh& axes = session.mesh();
+          EXPECT_EQ(bytes.pp > 0, axes.extent("pp") > 1);
+          EXPECT_EQ(bytes.data > 0, axes.extent("dp") > 1);
+          EXPECT_EQ(bytes.tp > 0, axes.extent("tp") > 1);
+          return absl::OkStatus();
+        });
+    for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+  }
+}
 
 // The second data index has fewer micro-batches: in the last window of the
 // first epoch, and none in the second epoch's last one.

@@ -127,6 +127,10 @@ AxisBytes Pipeline::payload_bytes() const {
     bytes.data += of(*group);
   }
   bytes.tp = of(*groups_.tp);
+  // Of both axes a group of its own.
+  if (model_group_ != groups_.pp && model_group_ != groups_.tp) {
+    bytes.pp += of(*model_group_);
+  }
   return bytes;
 }
 

@@ -63,7 +63,9 @@ struct PipelineResult {
 };
 
 // What a rank has handed to collectives and channels along the axes of the mesh
-// (Communicator::payload_bytes); 0 where there is one rank along an axis.
+// (Communicator::payload_bytes), each of them counted once; 0 where there is
+// one rank along an axis. What the ranks along pp and tp compare of each call
+// counts along pp, and along tp where there is no pp.
 struct AxisBytes {
   int64_t pp = 0;    // activations, their gradients, and tied parameters
   int64_t data = 0;  // along dp and shard: gradients, and with zero parameters
