@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -25,12 +26,29 @@ size_t SizeOfLines(absl::string_view text) {
 }  // namespace
 
 LogWriter::~LogWriter() {
+  State* const state = state_.load();
+  // The thread of another process cannot be ended, and may have been in any
+  // part of it.
+  if (state->process != getpid()) return;
+  std::thread thread;
   {
-    MutexLock lock(&mutex_);
-    ends_ = true;
+    MutexLock lock(&state->mutex);
+    state->ends = true;
+    state->changed.NotifyAll();
+    thread = std::move(state->thread);
   }
-  changed_.NotifyAll();
-  if (thread_.joinable()) thread_.join();
+  if (thread.joinable()) thread.join();
+  delete state;
+}
+
+LogWriter::State& LogWriter::OwnState() {
+  State* found = state_.load();
+  const pid_t process = getpid();
+  if (found->process == process) return *found;
+  auto own = std::make_unique<State>(process, found);
+  // Another thread of this process may be faster.
+  if (state_.compare_exchange_strong(found, own.get())) return *own.release();
+  return *found;
 }
 
 // Files take everything. A pipe that is ready has space for PIPE_BUF bytes.
@@ -58,52 +76,54 @@ void LogWriter::WriteAll(absl::string_view text) const {
 }
 
 void LogWriter::Write(absl::string_view line) {
-  MutexLock lock(&mutex_);
-  if (!IsBehind() && ReadyFor(line)) {
-    writes_itself_.store(true);
+  State& state = OwnState();
+  MutexLock lock(&state.mutex);
+  if (!state.IsBehind() && ReadyFor(line)) {
+    state.writes_itself.store(true);
     WriteAll(line);
-    writes_itself_.store(false);
+    state.writes_itself.store(false);
     return;
   }
-  if (left_out_ > 0 || kept_.size() + line.size() > most_kept_) {
-    ++left_out_;
+  if (state.left_out > 0 || state.kept.size() + line.size() > most_kept_) {
+    ++state.left_out;
     return;
   }
-  kept_.append(line.data(), line.size());
-  if (!thread_.joinable()) {
-    process_ = getpid();
-    thread_ = std::thread([this] { Run(); });
+  state.kept.append(line.data(), line.size());
+  if (!state.thread.joinable()) {
+    state.thread = std::thread([this, &state] { Run(&state); });
   }
-  changed_.NotifyAll();
+  state.changed.NotifyAll();
 }
 
 void LogWriter::Flush(absl::Duration timeout) {
-  if (writes_itself_.load()) return;
-  MutexLock lock(&mutex_);
-  if (process_ != getpid()) return;
-  changed_.WaitFor(
-      &mutex_, timeout,
-      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !IsBehind(); });
+  State& state = OwnState();
+  if (state.writes_itself.load()) return;
+  MutexLock lock(&state.mutex);
+  state.changed.WaitFor(&state.mutex, timeout,
+                        [&state]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex) {
+                          return !state.IsBehind();
+                        });
 }
 
-void LogWriter::Run() {
+void LogWriter::Run(State* state) {
   while (true) {
     std::string text;
     {
-      MutexLock lock(&mutex_);
-      writing_ = false;
-      if (!IsBehind()) changed_.NotifyAll();
-      const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return ends_ || !kept_.empty() || left_out_ > 0;
-      };
-      while (!changed_.WaitFor(&mutex_, absl::Hours(1), has_work)) {
+      MutexLock lock(&state->mutex);
+      state->writing = false;
+      if (!state->IsBehind()) state->changed.NotifyAll();
+      const auto has_work =
+          [state]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state->mutex) {
+            return state->ends || !state->kept.empty() || state->left_out > 0;
+          };
+      while (!state->changed.WaitFor(&state->mutex, absl::Hours(1), has_work)) {
       }
-      text = std::exchange(kept_, "");
-      if (text.empty() && left_out_ > 0) {
-        text = left_out_line_(std::exchange(left_out_, 0));
+      text = std::exchange(state->kept, "");
+      if (text.empty() && state->left_out > 0) {
+        text = left_out_line_(std::exchange(state->left_out, 0));
       }
       if (text.empty()) return;
-      writing_ = true;
+      state->writing = true;
     }
     WriteAll(text);
   }

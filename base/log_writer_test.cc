@@ -1,8 +1,12 @@
 #include "base/log_writer.h"
 
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -15,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/unique_fd.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace coxswain {
@@ -177,6 +182,70 @@ TEST_F(LogWriterTest, LinesOfSeveralProcessesDoNotMix) {
   for (const std::string& line : lines) {
     ASSERT_EQ(line, std::string(30, line[0]));
   }
+}
+
+// As a program's data loaders are, while the log is not read.
+TEST_F(LogWriterTest, AForkOfOneThatIsBehindWritesItsOwnLines) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "which lets no fork of several threads start another";
+#endif
+  HaveLittleSpace();
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut);
+  constexpr int kLines = 2000;
+  for (int i = 0; i < kLines; ++i) writer->Write("ours\n");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    for (int i = 0; i < kLines; ++i) writer->Write("the fork's\n");
+    writer->Flush(absl::Minutes(1));
+    _exit(0);
+  }
+  std::map<std::string, int> found;
+  for (const std::string& line : ReadAll(&writer)) ++found[line];
+  EXPECT_THAT(found, testing::UnorderedElementsAre(
+                         testing::Pair("ours", kLines),
+                         testing::Pair("the fork's", kLines)));
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(LogWriterTest, AForkBesideThreadsThatWriteDoesNotWaitForTheirs) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "which lets no fork of several threads start another";
+#endif
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut);
+  std::atomic<bool> done{false};
+  std::thread others([&] {
+    while (!done.load()) writer->Write("o\n");
+  });
+  int64_t of_forks = 0;
+  std::thread reader([&] {
+    char bytes[4096];
+    ssize_t count = 0;
+    while ((count = read(read_.get(), bytes, sizeof(bytes))) > 0) {
+      of_forks += std::count(bytes, bytes + count, 'f');
+    }
+  });
+  constexpr int kForks = 50;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      writer->Write("f\n");
+      writer->Flush(absl::Minutes(1));
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  done.store(true);
+  others.join();
+  writer.reset();
+  write_.Close();
+  reader.join();
+  EXPECT_EQ(of_forks, kForks);
 }
 
 TEST_F(LogWriterTest, FilesAreWrittenAtOnce) {
