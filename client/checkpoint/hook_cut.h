@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "client/reduce/bucket.h"
+#include "client/checkpoint/hook_parameters.h"
 #include "client/reduce/hook_state.h"
-#include "client/shard/piece.h"
 
 // The state of a hook, cut for ranks that have other parts of the model than
 // those that saved it: other stages of a pipeline, other parts of its tensors.
@@ -18,26 +16,6 @@ namespace coxswain {
 
 // The option of a state in which some hooks have their parameters, in words.
 inline constexpr char kHookParametersOption[] = "parameters";
-
-// A parameter of a rank's hook, and which part of the whole model's it is.
-struct HookParameter {
-  ParameterSpec spec;  // as the rank has it
-  ParameterBox box;
-};
-
-// Returns them, of a rank's parameters of which some are divided.
-std::vector<HookParameter> HookParametersOf(
-    const std::vector<ParameterSpec>& parameters, const ParameterBoxes& boxes);
-std::vector<ParameterSpec> SpecsOf(
-    const std::vector<HookParameter>& parameters);
-
-// Return them as text, a line for each, "float32 [6,4] [0:3,0:4] name" with the
-// shape of the whole and the box in it, and those of a text. Parse does not
-// trust its input: it fails with DATA_LOSS.
-std::string SerializeHookParameters(
-    const std::vector<HookParameter>& parameters);
-absl::StatusOr<std::vector<HookParameter>> ParseHookParameters(
-    absl::string_view text);
 
 // Returns whether a tensor of a merged state is of the ranks' errors, by its
 // kind: "error", one that begins with "error/", or is listed in the state's
