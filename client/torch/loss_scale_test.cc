@@ -339,5 +339,72 @@ TEST(LossScaleRanksTest, OverflowOnOneRankIsFollowedByAll) {
   EXPECT_EQ(scales[0], scales[1]);
 }
 
+// Passes in fp16 of parameters of any type.
+struct HalfPasses : ::torch::nn::Module {
+  explicit HalfPasses(::torch::ScalarType type)
+      : weights(register_parameter("weights", ::torch::ones({2}, type))) {}
+  // d(loss)/d(weights) = x. Notes whether a gradient of the pass overflows.
+  Tensor Loss(double x, bool* overflows) {
+    const Tensor half = weights.to(::torch::kHalf).mul(1);
+    half.register_hook([overflows](const Tensor& gradient) {
+      EXPECT_EQ(gradient.scalar_type(), ::torch::kHalf);
+      *overflows = gradient.isinf().any().item<bool>();
+    });
+    return (half * x).to(::torch::kFloat).sum();
+  }
+  Tensor weights;
+};
+
+// 65504 is the largest number of 16 bits.
+TEST(LossScaleRanksTest, GradientsOfHalfPassesOverflowAndTrainingGoesOn) {
+  schedule::Terms terms;
+  terms.commit_vote = true;
+  const schedule::Plan plan = PlanOf(1, terms);
+  for (const auto type : {::torch::kFloat, ::torch::kHalf}) {
+    SCOPED_TRACE(c10::toString(type));
+    schedule::FakeSchedule schedule(2, plan);
+    std::array<std::vector<double>, 2> scales;
+    std::array<std::vector<bool>, 2> overflows;
+    std::array<std::vector<bool>, 2> skips;
+    OnRanks(2, [&](const TestRank& rank) {
+      auto options = Following(plan, schedule.gate(rank.index));
+      options.skip_non_finite = true;
+      auto model = std::make_shared<HalfPasses>(type);
+      auto ddp = Wrap(rank, model, options);
+      ::torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.125);
+      LossScaling scaling;
+      scaling.initial = 1 << 14;
+      scaling.growth_every = 3;
+      LossScale scale = Make(scaling);
+      const auto at = static_cast<size_t>(rank.index);
+      for (int step = 0; step < 8; ++step) {
+        ASSERT_OK(ddp->SetGradientScale(scale.scale()));
+        const MicroBatch micro = ddp->Accumulate();
+        const double x = rank.index == 1 && step >= 2 && step <= 4 ? 8 : 1;
+        bool overflow = false;
+        ASSERT_OK(
+            ddp->Backward(model->Loss(x, &overflow) * scale.scale(), micro));
+        ASSERT_OK(ddp->StepOptimizer(optimizer));
+        scale.OnStep(!ddp->skipped());
+        overflows[at].push_back(overflow);
+        skips[at].push_back(ddp->skipped());
+        scales[at].push_back(scale.scale());
+      }
+      EXPECT_EQ(ddp->optimizer_steps(), 6);
+      // One step had 8 and 1.
+      EXPECT_EQ(model->weights[0].item<double>(), 1 - 0.125 * (5 + 4.5));
+    });
+    EXPECT_THAT(overflows[0], testing::Each(false));
+    EXPECT_THAT(overflows[1], testing::ElementsAre(false, false, true, true,
+                                                   false, false, false, false));
+    EXPECT_EQ(skips[0], overflows[1]);
+    EXPECT_EQ(skips[1], overflows[1]);
+    const double m = 1 << 14;
+    EXPECT_THAT(scales[0], testing::ElementsAre(m, m, m / 2, m / 4, m / 4,
+                                                m / 4, m / 2, m / 2));
+    EXPECT_EQ(scales[1], scales[0]);
+  }
+}
+
 }  // namespace
 }  // namespace coxswain::torch::loss_scale_test
