@@ -309,32 +309,37 @@ TEST(PipelineJobTest, OtherStagesOrTiesThanTheOthersAreRefusedAfterJoining) {
 }
 
 TEST(PipelineJobTest, ARankWhoseLayersCannotBeMadeEndsTheOthersWaits) {
-  const PipelineProgram program = Mlp(4, ::torch::kFloat32);
-  std::promise<void> other_has_failed;
-  const auto ends = PipelineJob().Run(
-      2,
-      [&](int rank) {
-        PipelineProgram own = program;
-        own.before_leave = [&, rank] {
-          if (rank == 0) other_has_failed.set_value();
-          if (rank == 1) {
-            other_has_failed.get_future().wait_for(std::chrono::minutes(2));
-          }
-        };
-        if (rank == 1) {
-          // Not when the job is described.
-          own.model.layers[3].make = [make = own.model.layers[3].make,
-                                      calls = 0]() mutable {
-            if (++calls == 2) throw std::runtime_error("no memory");
-            return make();
+  // Of the second one the ranks connect a group for what is tied.
+  for (const PipelineProgram& program :
+       {Mlp(4, ::torch::kFloat32), TiedTokens()}) {
+    std::promise<void> other_has_failed;
+    const auto ends = PipelineJob().Run(
+        2,
+        [&](int rank) {
+          PipelineProgram own = program;
+          own.before_leave = [&, rank] {
+            if (rank == 0) other_has_failed.set_value();
+            if (rank == 1) {
+              other_has_failed.get_future().wait_for(std::chrono::minutes(2));
+            }
           };
-        }
-        return own;
-      },
-      OneStep(program));
-  for (const PipelineEnd& end : ends) {
-    EXPECT_THAT(end.status.message(),
-                HasSubstr("layer \"block3\": making it: no memory"));
+          if (rank == 1) {
+            // Not when the job is described.
+            own.model.layers[3].make = [make = own.model.layers[3].make,
+                                        calls = 0]() mutable {
+              if (++calls == 2) throw std::runtime_error("no memory");
+              return make();
+            };
+          }
+          return own;
+        },
+        OneStep(program));
+    for (const PipelineEnd& end : ends) {
+      EXPECT_THAT(
+          end.status.message(),
+          HasSubstr(absl::StrCat("layer \"", program.model.layers[3].name,
+                                 "\": making it: no memory")));
+    }
   }
 }
 

@@ -248,6 +248,10 @@ class Pipeline {
         loss_(std::move(loss)) {}
   absl::Status Connect();
   absl::Status CompareModels();
+  // Returns once all ranks of one data index have come here: before they
+  // connect a group, where a rank that waits does not see that another one has
+  // failed.
+  absl::Status MeetModelRanks() const;
   // Connects the ranks of one data index, which compare what they do.
   absl::Status ConnectModel();
   absl::Status CheckTensorRanks() const;

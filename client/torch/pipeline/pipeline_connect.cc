@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/mesh.h"
 #include "base/status_macros.h"
+#include "base/status_prefix.h"
 #include "client/comm/communicator.h"
+#include "client/comm/work.h"
 #include "client/pipeline/trace_actions.h"
 #include "client/reduce/trace_file.h"
 #include "client/torch/pipeline/pipeline.h"
@@ -64,6 +66,7 @@ absl::Status Pipeline::Connect() {
     COXSWAIN_ASSIGN_OR_RETURN(loss_scale_,
                               LossScale::Create(*options_.loss_scaling));
   }
+  if (!model_.ties.empty()) COXSWAIN_RETURN_IF_ERROR(MeetModelRanks());
   COXSWAIN_ASSIGN_OR_RETURN(
       tied_, TiedParameters::Connect(
                  session_, groups_, *layers_,
@@ -84,6 +87,18 @@ absl::Status Pipeline::CheckTensorRanks() const {
       ": give PipelineOptions::mesh that of SessionOptions"));
 }
 
+absl::Status Pipeline::MeetModelRanks() const {
+  // Along one axis, and then the other: a rank that fails ends its neighbours,
+  // and these theirs.
+  for (const auto& group : {groups_.pp, groups_.tp}) {
+    if (group->size() == 1) continue;
+    COXSWAIN_RETURN_IF_ERROR(WithPrefix(
+        "waiting for the ranks with the other parts of the model: ",
+        group->communicator().Barrier()->Wait(options_.executor.timeout)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Pipeline::ConnectModel() {
   const Mesh& mesh = groups_.mesh;
   const std::vector<int> ranks =
@@ -95,6 +110,7 @@ absl::Status Pipeline::ConnectModel() {
   } else if (groups_.data->size() == 1) {
     model_group_ = groups_.world;
   } else {
+    COXSWAIN_RETURN_IF_ERROR(MeetModelRanks());
     // Its first rank tells it from that of other data.
     COXSWAIN_ASSIGN_OR_RETURN(
         model_group_,
