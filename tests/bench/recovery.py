@@ -8,18 +8,22 @@
 
 On a CPU: the same small model, in PyTorch, over Gloo, for all; failures/kinds.py
 defines what is measured. Needs //cli:coxswain and //capi:libcoxswain_c.so
-built, and tools/install_torchft.sh for torchft. All of it takes hours: results
-are written as they come. docs/benchmarks.md says how to read them.
+built, and tools/install_torchft.sh for torchft. All of it takes hours, also in
+parts: --json FILE goes on where FILE ends. docs/benchmarks.md says how to read
+the results.
 """
 
 import argparse
 import contextlib
+import glob
+import hashlib
 import os
 import random
 import shlex
 import signal
 import subprocess
 import sys
+import time
 import traceback
 
 sys.dont_write_bytecode = True  # the folder is under version control
@@ -32,10 +36,14 @@ from failures import coxswain_job, kinds, summary  # noqa: E402
 from failures import torchft_job, torchrun_job, trace  # noqa: E402
 from failures.preload import Plain, Preload  # noqa: E402
 
+# The job, its settings, and which of them are measured by default. By itself
+# torchrun would need an hour more, and has no timeout for stopped workers.
 PEERS = {
-    "coxswain": (coxswain_job.CoxswainJob, coxswain_job.SETTINGS),
-    "torchft": (torchft_job.TorchftJob, torchft_job.SETTINGS),
-    "torchrun": (torchrun_job.TorchrunJob, torchrun_job.SETTINGS),
+    "coxswain": (coxswain_job.CoxswainJob, coxswain_job.SETTINGS,
+                 ["default", "tuned"]),
+    "torchft": (torchft_job.TorchftJob, torchft_job.SETTINGS,
+                ["default", "tuned"]),
+    "torchrun": (torchrun_job.TorchrunJob, torchrun_job.SETTINGS, ["tuned"]),
 }
 
 
@@ -60,12 +68,14 @@ def parse_arguments(arguments):
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    every_setting = sorted({s for _, known in PEERS.values() for s in known})
+    every_setting = sorted({
+        one for _, known, _ in PEERS.values() for one in known
+    })
     parser.add_argument("--peers", type=names(PEERS), default=list(PEERS))
     parser.add_argument("--kinds", type=names(summary.KINDS),
                         default=list(summary.KINDS))
     parser.add_argument("--settings", type=names(every_setting),
-                        default=["default", "tuned"])
+                        help="default and tuned; of torchrun only tuned")
     parser.add_argument("--ranks", default="4,8",
                         type=lambda text: [int(n) for n in text.split(",")])
     parser.add_argument("--failures", type=int, default=50, metavar="N",
@@ -80,7 +90,9 @@ def parse_arguments(arguments):
                         "loaded; those of torchrun load it, as after a restart")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", metavar="FILE",
-                        help="append results as JSON lines")
+                        help="append results as JSON lines, as they come; "
+                        "what it has of the same versions is not measured "
+                        "again, so that it may be stopped and started anew")
     parser.add_argument("--markdown", metavar="FILE",
                         help="write the table, between its markers if the "
                         "file has them, as docs/benchmarks.md does")
@@ -104,7 +116,27 @@ def output_of(*command):
         return ""
 
 
-def find_tools(peers):
+def version_of_program():
+    """Returns the last commit that changed what is measured of Coxswain."""
+    program = [".", ":!docs", ":!tests", ":!*.md"]
+    commit = output_of("git", "-C", ROOT, "log", "-1", "--format=%h", "--",
+                       *program)
+    changed = output_of("git", "-C", ROOT, "status", "--porcelain", "--",
+                        *program)
+    return (commit or "of no commit") + ("-dirty" if changed else "")
+
+
+def version_of_benchmark():
+    """Returns a digest of what may change what is measured."""
+    digest = hashlib.sha256()
+    for path in sorted(glob.glob(os.path.join(FOLDER, "failures", "*.py"))):
+        if path != summary.__file__:
+            with open(path, "rb") as file:
+                digest.update(file.read())
+    return digest.hexdigest()[:8]
+
+
+def find_tools(options):
     """Returns paths of what is measured, and its versions, both by name. What
     none of the peers needs is not installed."""
     tools = {
@@ -113,12 +145,13 @@ def find_tools(peers):
         "python": output_of(os.path.join(ROOT, "tools/install_torch.sh")),
         "torchft_python": output_of(
             os.path.join(ROOT, "tools/install_torchft.sh")
-        ) if "torchft" in peers else "",
+        ) if "torchft" in options.peers else "",
     }
     version = "import importlib.metadata as m; print(m.version('%s'))"
-    commit = output_of("git", "-C", ROOT, "describe", "--always", "--dirty")
     return tools, {
-        "coxswain": commit or "of no commit",
+        "coxswain": version_of_program(),
+        "benchmark": version_of_benchmark(),
+        "preload": options.preload,
         "torch": output_of(tools["python"], "-c", version % "torch"),
         "torchft": output_of(tools["torchft_python"], "-c", version % "torchft")
         or "-",
@@ -151,106 +184,160 @@ def missing(peer, tools):
     return "it lacks " + ", ".join(gone) if gone else ""
 
 
-def measure_kind(options, tools, peer, settings, ranks, kind):
-    job_class, known = PEERS[peer]
-    more = {"two_agents": True} if (
-        peer == "torchrun" and kind == "newcomer"
-    ) else {}
+class Measurements:
+    """What has been measured, which is not measured again, and what comes."""
 
-    def make_job():
-        return job_class(ranks, known[settings], tools, **more)
+    def __init__(self, options, tools, versions):
+        self.records = []
+        self._options = options
+        self._tools = tools
+        self._versions = versions
+        if options.json and os.path.exists(options.json):
+            _, self.records = summary.read_lines([options.json])
 
-    what = "%s, %s, %d processes, %s" % (peer, settings, ranks, kind)
+    def take_all(self):
+        """Returns whether all could be measured."""
+        complete = True
+        options = self._options
+        for ranks in options.ranks:
+            for peer in options.peers:
+                _, known, usual = PEERS[peer]
+                for settings in options.settings or usual:
+                    if settings not in known:
+                        continue
+                    for take in (self._take_kinds, self._take_newcomers,
+                                 self._take_trace):
+                        try:
+                            take(peer, settings, ranks)
+                        except Exception:  # whatever it is, the others go on
+                            traceback.print_exc()
+                            complete = False
+        return complete
 
-    def progress(count, outcome):
-        print(
-            "%s: %d of %d: %s ms, newcomer %s ms, %d steps again%s" % (
-                what, count, options.failures, in_ms(outcome.recovery),
-                in_ms(outcome.newcomer), outcome.repeated,
-                "" if outcome.trains_again else "; does not train again",
-            ),
-            file=sys.stderr, flush=True,
+    def _take_kinds(self, peer, settings, ranks):
+        """Failures of all kinds for which the same job will do."""
+        apart = ["trace"]
+        if peer == "torchrun" or "kill" in self._options.kinds:
+            # Measured apart, or with those that were killed.
+            apart.append("newcomer")
+        self._take_series(
+            peer, settings, ranks,
+            [one for one in self._options.kinds if one not in apart],
         )
 
-    series = kinds.Series(make_job, kind, options.failures, options.limit)
-    # The same victims for all.
-    rng = random.Random("%d %d %s" % (options.seed, ranks, kind))
-    outcomes, notes = series.run(rng, progress)
-    return kinds.records(
-        job_class, ranks, settings, kind, series, outcomes, notes
+    def _take_newcomers(self, peer, settings, ranks):
+        """Those of a library that needs a job of another kind for them."""
+        if peer == "torchrun" and "newcomer" in self._options.kinds:
+            self._take_series(
+                peer, settings, ranks, ["newcomer"], two_agents=True
+            )
+
+    def _take_series(self, peer, settings, ranks, names, **more):
+        options = self._options
+        job_class, known, _ = PEERS[peer]
+
+        def make_job():
+            return job_class(ranks, known[settings], self._tools, **more)
+
+        last = time.monotonic()
+        with kinds.Jobs(make_job, options.limit) as jobs:
+            for kind in names:
+                common = self._common(peer, settings, ranks)
+                values = self._before(dict(common, kind=kind)).get(
+                    "values_ms", []
+                )
+
+                def take(outcome, notes):
+                    nonlocal last
+                    for record in kinds.records(common, kind, outcome, notes):
+                        self._add(record)
+                    now = time.monotonic()
+                    print(
+                        "%s, %s, %d processes, %s: %s; %.1f s for it%s" % (
+                            peer, settings, ranks, kind, in_words(outcome),
+                            now - last, "".join("; " + one for one in notes),
+                        ),
+                        file=sys.stderr, flush=True,
+                    )
+                    last = now
+
+                kinds.run_series(
+                    jobs, kind, values, options.failures,
+                    "%d %d %s" % (options.seed, ranks, kind), take,
+                )
+
+    def _take_trace(self, peer, settings, ranks):
+        options = self._options
+        if "trace" not in options.kinds:
+            return
+        job_class, known, _ = PEERS[peer]
+        common = dict(
+            self._common(peer, settings, ranks), kind="trace",
+            steps=options.trace_steps,
+        )
+        # As long as the same without failures takes, at the least.
+        seconds = options.trace_steps * trace.STEP_MS / 1e3
+        times = trace.schedule(random.Random(options.seed), seconds)
+        before = self._before(common)
+        for name, when in (("without_s", []), ("with_s", times)):
+            if name in before:
+                continue
+            job = job_class(
+                ranks, known[settings], self._tools, step_ms=trace.STEP_MS
+            )
+            try:
+                taken, killed = trace.run(
+                    job, options.trace_steps, when, random.Random(options.seed)
+                )
+            finally:
+                job.close()
+            record = {**common, name: taken, "notes": job.unexpected}
+            if when:
+                record["failures"] = killed
+            self._add(record)
+            print(
+                "%s, %s, %d processes, trace of %d failures: %s s"
+                % (peer, settings, ranks, killed, taken),
+                file=sys.stderr, flush=True,
+            )
+
+    def _common(self, peer, settings, ranks):
+        return {
+            "peer": PEERS[peer][0].NAME, "settings": settings, "ranks": ranks,
+            "limit_s": self._options.limit,
+            "of": {name: self._versions[name] for name in (
+                "torch", "benchmark", "cpu", "cores", "preload",
+                *([peer] if peer != "torchrun" else []),
+            )},
+        }
+
+    def _before(self, wanted):
+        """Returns what has been measured of the same, merged into one."""
+        same = [
+            one for one in self.records
+            if summary.row(one) == summary.row(wanted)
+            and one["of"] == wanted["of"]
+        ]
+        return summary.merged(same)[0] if same else {}
+
+    def _add(self, record):
+        self.records.append(record)
+        if self._options.json:
+            summary.append_line(self._options.json, record)
+
+
+def in_words(outcome):
+    def in_ms(value):
+        return "-" if value is None else "%.0f" % (value / 1e6)
+
+    return "%s ms, newcomer %s ms, %d steps again%s" % (
+        in_ms(outcome.recovery), in_ms(outcome.newcomer), outcome.repeated,
+        "" if outcome.trains_again else "; does not train again",
     )
 
 
-def in_ms(value):
-    return "-" if value is None else "%.0f" % (value / 1e6)
-
-
-def measure_trace(options, tools, peer, settings, ranks):
-    job_class, known = PEERS[peer]
-    taken = []
-    notes = []
-    # As long as the same without failures takes, at the least.
-    seconds = options.trace_steps * trace.STEP_MS / 1e3
-    times = trace.schedule(random.Random(options.seed), seconds)
-    for when in ([], times):
-        job = job_class(ranks, known[settings], tools, step_ms=trace.STEP_MS)
-        try:
-            taken.append(trace.run(
-                job, options.trace_steps, when, random.Random(options.seed)
-            ))
-        finally:
-            notes += job.unexpected
-            job.close()
-        print(
-            "%s, %s, %d processes, trace of %d failures: %s s"
-            % (peer, settings, ranks, taken[-1][1], taken[-1][0]),
-            file=sys.stderr, flush=True,
-        )
-    return [{
-        "peer": job_class.NAME, "settings": settings, "ranks": ranks,
-        "kind": "trace", "steps": options.trace_steps,
-        "without_s": taken[0][0], "with_s": taken[1][0],
-        "failures": taken[1][1], "notes": notes,
-        "note": kinds.shortened(notes),
-    }]
-
-
-def comes_free(peer, kind, kinds_wanted):
-    """Returns whether what is measured of a kind is measured with another."""
-    return kind == "newcomer" and peer != "torchrun" and "kill" in kinds_wanted
-
-
-def measure_all(options, tools, take):
-    """Calls `take` with records as they come; returns whether all did."""
-    complete = True
-    for ranks in options.ranks:
-        for kind in options.kinds:
-            for peer in options.peers:
-                if comes_free(peer, kind, options.kinds):
-                    continue
-                for settings in options.settings:
-                    if settings not in PEERS[peer][1]:
-                        continue
-                    try:
-                        if kind == "trace":
-                            found = measure_trace(
-                                options, tools, peer, settings, ranks
-                            )
-                        else:
-                            found = measure_kind(
-                                options, tools, peer, settings, ranks, kind
-                            )
-                    except Exception:  # whatever it is, the others go on
-                        traceback.print_exc()
-                        complete = False
-                        continue
-                    for record in found:
-                        take(record)
-    return complete
-
-
-def show(options, machine, records):
-    text = summary.markdown(machine, records)
+def show(options, machines, records):
+    text = summary.markdown(machines, records)
     print(text)
     if options.markdown:
         report.write_markdown(options.markdown, text, summary.BEGIN)
@@ -263,7 +350,7 @@ def main(arguments):
     if options.render:
         show(options, *summary.read_lines(options.render))
         return 0
-    tools, versions = find_tools(options.peers)
+    tools, versions = find_tools(options)
     for peer in list(options.peers):
         reason = missing(peer, tools)
         if reason:
@@ -271,21 +358,18 @@ def main(arguments):
             options.peers.remove(peer)
     command = shlex.join(["tests/bench/recovery.py", *arguments])
     machine = summary.describe_machine(command, versions)
-    records = []
-
-    def take(record):
-        records.append(record)
-        if options.json:
-            summary.append_line(options.json, record)
-
+    measurements = Measurements(options, tools, machine)
+    machines = [machine]
     if options.json:
         summary.append_line(options.json, machine)
+        machines, _ = summary.read_lines([options.json])
     with contextlib.ExitStack() as ending:
         for workers in start_workers(options, tools):
             ending.callback(workers.close)
             workers.wait()
-        complete = measure_all(options, tools, take)
-    show(options, machine, records)
+        complete = measurements.take_all()
+    if measurements.records:
+        show(options, machines, measurements.records)
     return 0 if complete else 1
 
 

@@ -10,11 +10,13 @@ import sys
 import tempfile
 import types
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import recovery  # noqa: E402
 from failures import job, kinds, steps, summary, trace  # noqa: E402
-from failures.kinds import Outcome, Series  # noqa: E402
+from failures.kinds import Outcome  # noqa: E402
 from failures.steps import Commit, StepLog  # noqa: E402
 
 MS = 1_000_000
@@ -150,7 +152,8 @@ class SummaryTest(unittest.TestCase):
         return dict(
             {"kind": "kill", "peer": "torchft", "settings": "tuned",
              "ranks": 4, "limit_s": 75, "values_ms": [100, 300, 200],
-             "repeated_steps": [0, 2, 0], "note": ""}, **more
+             "repeated_steps": [0, 2, 0], "notes": [], "of": {"torchft": "1"}},
+            **more
         )
 
     def test_percentiles_are_nearest_ranks(self):
@@ -168,7 +171,9 @@ class SummaryTest(unittest.TestCase):
         self.assertIn("> 75 s", summary.table([self.record(values_ms=[None])]))
 
     def test_a_row_has_all(self):
-        row = summary.table([self.record(note="it is so")]).splitlines()[-1]
+        row = summary.table(
+            [self.record(notes=["it is so"])]
+        ).splitlines()[-1]
         self.assertEqual(
             row,
             "| SIGKILL of a worker | 4 | torchft | tuned | 3 | 200 ms | 300 ms "
@@ -176,25 +181,66 @@ class SummaryTest(unittest.TestCase):
         )
 
     def test_a_trace_has_a_ratio(self):
-        text = summary.trace_table([
-            self.record(kind="trace", steps=3000, failures=8, without_s=300.0,
-                        with_s=309.0),
-            self.record(kind="trace", steps=3000, failures=1, without_s=300.0,
-                        with_s=None),
-        ])
-        self.assertIn("| 300.0 s | 309.0 s | 1.030 |", text)
-        self.assertIn("| 300.0 s | not over | - |", text)
+        alone = self.trace(without_s=300.0)
+        text = summary.trace_table(summary.merged(
+            [alone, self.trace(failures=8, with_s=309.0)]
+        ))
+        self.assertIn("| 8 | 300.0 s | 309.0 s | 1.030 |", text)
+        text = summary.trace_table(summary.merged(
+            [alone, self.trace(failures=1, with_s=None)]
+        ))
+        self.assertIn("| 1 | 300.0 s | not over | - |", text)
+        text = summary.trace_table([alone])
+        self.assertIn("| - | 300.0 s | - | - |", text)
+
+    def trace(self, **more):
+        return {"kind": "trace", "peer": "torchft", "settings": "tuned",
+                "ranks": 4, "steps": 3000, "notes": [], "of": {}, **more}
+
+    def test_records_of_a_row_are_merged(self):
+        first = self.record(values_ms=[1], repeated_steps=[0])
+        failed = self.record(values_ms=[None], repeated_steps=[],
+                             notes=["stood still"])
+        other = self.record(kind="stop", ranks=8)
+        last = self.record(values_ms=[3], repeated_steps=[2])
+        self.assertEqual(
+            summary.merged([other, first, failed, last]),
+            [self.record(values_ms=[1, None, 3], repeated_steps=[0, 2],
+                         notes=["stood still"]),
+             other],
+        )
+        # They are what was read.
+        self.assertEqual(first["values_ms"], [1])
+
+    def test_records_of_other_versions_are_left_out(self):
+        old = self.record(of={"torchft": "0"})
+        new = self.record(values_ms=[5])
+        elsewhere = self.record(of={"torchft": "0"}, ranks=8)
+        self.assertEqual(summary.merged([old, new, elsewhere]),
+                         [new, elsewhere])
+
+    def test_of_many_notes_the_first_is_shown(self):
+        self.assertEqual(summary.shortened([]), "")
+        self.assertEqual(summary.shortened(["a | b"]), "a / b")
+        self.assertEqual(summary.shortened(["a", "b", "c"]), "a; 3 such")
 
     def test_lines_are_read_as_written(self):
-        machine = summary.describe_machine("command", {"torch": "2"})
+        machine = summary.describe_machine("command", {
+            "torch": "2", "torchft": "0.2", "coxswain": "abc",
+        })
         self.assertGreaterEqual(machine["cores"], 1)
+        later = dict(machine, date="2100-01-01 00:00 UTC", load_average=99.0)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "lines")
-            for one in (machine, self.record(), machine, self.record()):
+            for one in (machine, self.record(), later, self.record()):
                 summary.append_line(path, one)
-            read = summary.read_lines([path])
-            self.assertEqual(read, (json.loads(json.dumps(machine)),
-                                    [self.record(), self.record()]))
+            machines, records = summary.read_lines([path])
+        self.assertEqual(machines, json.loads(json.dumps([machine, later])))
+        self.assertEqual(records, [self.record(), self.record()])
+        text = summary.markdown(machines, records)
+        self.assertIn("%s to 2100-01-01 00:00 UTC; load average up to 99.0"
+                      % machine["date"], text)
+        self.assertIn("| tuned | 6 | 200 ms |", text)
 
 
 class SimulatedJob:
@@ -252,7 +298,7 @@ class SimulatedJob:
         self._note("coordinator back")
         self._coordinator = True
 
-    def until_all_train(self, limit_s):
+    def until_all_train(self, limit_s, span_s=1.0):
         return self.now
 
     def poll(self):
@@ -286,7 +332,7 @@ class FailureTest(unittest.TestCase):
 
     def test_a_worker_is_killed_and_comes_back(self):
         outcome, done = self.take("kill")
-        self.assertEqual(outcome, Outcome(200 * MS, 0, 0, True))
+        self.assertEqual(outcome, Outcome(200 * MS, 0, True, 0, True))
         self.assertEqual(len(done), 2)
         self.assertEqual((done[0][0], done[0][1][:7]), (0, "SIGKILL"))
         # Half a second after it was over.
@@ -349,53 +395,174 @@ class ProcessesTest(unittest.TestCase):
         self.assertEqual(workers[1].wait(), -signal.SIGKILL)
 
 
-class Job:
-    """One that never trains."""
+class TroubledJob(SimulatedJob):
+    """One whose slots come to train, or do not, and one of which ends."""
 
-    unexpected = ()
-    NAME = "none"
-
-    def __init__(self):
+    def __init__(self, number, starts=True, **more):
+        super().__init__(**more)
         self.closed = False
+        self.unexpected = []
+        self._number = number
+        self._starts = starts
 
     def start(self):
-        pass
+        self.unexpected.append("slot 1 of job %d ended" % self._number)
 
-    def until_all_train(self, limit_s):
-        return None
+    def until_all_train(self, limit_s, span_s=1.0):
+        return self.now if self._starts else None
+
+    def poll(self, seconds=0):
+        super().poll()
 
     def close(self):
         self.closed = True
 
 
 class SeriesTest(unittest.TestCase):
+    def run_series(self, jobs_made, kind, values, count, **more):
+        def make():
+            jobs_made.append(TroubledJob(len(jobs_made), **more))
+            return jobs_made[-1]
+
+        taken = []
+        with kinds.Jobs(make, 10) as jobs:
+            kinds.run_series(jobs, kind, values, count, "1",
+                             lambda *one: taken.append(one),
+                             clock=lambda: jobs_made[-1].now)
+        self.assertTrue(all(job.closed for job in jobs_made))
+        return taken
+
     def test_what_never_trains_is_given_up(self):
         jobs = []
-
-        def make():
-            jobs.append(Job())
-            return jobs[-1]
-
-        series = Series(make, "kill", 50, 0)
-        outcomes, notes = series.run(random.Random(1), lambda *unused: None)
-        self.assertEqual(outcomes, [Outcome()] * 3)
+        taken = self.run_series(jobs, "kill", [], 50, starts=False)
         self.assertEqual(len(jobs), 3)
-        self.assertTrue(all(job.closed for job in jobs))
-        record, = kinds.records(Job, 4, "default", "kill", series, outcomes,
-                                notes)
-        self.assertEqual(record["values_ms"], [None] * 3)
-        self.assertIn("did not train together", record["note"])
+        self.assertEqual(
+            taken,
+            [(Outcome(), ["slot 1 of job %d ended" % i]) for i in range(3)],
+        )
+
+    def test_what_is_never_over_is_given_up(self):
+        jobs = []
+        taken = self.run_series(jobs, "kill", [], 50, goes_on=False)
+        self.assertEqual([outcome for outcome, _ in taken], [Outcome()] * 3)
+        self.assertEqual(len(jobs), 3)
+        # Those before count.
+        taken = self.run_series([], "kill", [None], 50, goes_on=False)
+        self.assertEqual(len(taken), 2)
+        self.assertEqual(kinds.missing([None] * 3, 50), 0)
+        self.assertEqual(kinds.missing([None, None, 1], 50), 47)
+        self.assertEqual(kinds.missing([1] * 51, 50), 0)
+
+    def test_a_job_is_used_as_long_as_it_trains(self):
+        jobs = []
+        taken = self.run_series(jobs, "kill", [], 5)
+        self.assertEqual(
+            [outcome.recovery for outcome, _ in taken], [200 * MS] * 5
+        )
+        self.assertEqual([notes for _, notes in taken],
+                         [["slot 1 of job 0 ended"], [], [], [], []])
+        self.assertEqual(len(jobs), 1)
+
+    def test_what_is_stopped_goes_on_with_the_same_victims(self):
+        def victims(jobs):
+            return [what for job in jobs for _, what in job.done]
+
+        whole, parts = [], []
+        self.run_series(whole, "stop", [], 6)
+        self.run_series(parts, "stop", [], 2)
+        self.run_series(parts, "stop", [200.0, 200.0], 6)
+        self.assertEqual(len(parts), 2)
+        self.assertEqual(victims(parts), victims(whole))
+        self.assertGreater(len(set(victims(whole))), 2)
 
     def test_newcomers_are_recorded_apart(self):
-        outcomes = [Outcome(2 * MS, 3 * MS, 1, True), Outcome()]
-        series = Series(Job, "kill", 2, 75)
         killed, newcomer = kinds.records(
-            Job, 4, "default", "kill", series, outcomes, []
+            {"ranks": 4}, "kill", Outcome(2 * MS, 3 * MS, True, 1, True), ["n"]
         )
-        self.assertEqual(killed["values_ms"], [2.0, None])
-        self.assertEqual(killed["repeated_steps"], [1])
-        self.assertEqual(newcomer["kind"], "newcomer")
-        self.assertEqual(newcomer["values_ms"], [3.0])
+        self.assertEqual(killed, {
+            "ranks": 4, "kind": "kill", "values_ms": [2.0],
+            "repeated_steps": [1], "notes": ["n"],
+        })
+        self.assertEqual(newcomer, {
+            "ranks": 4, "kind": "newcomer", "values_ms": [3.0], "notes": [],
+        })
+
+    def test_what_was_not_over_is_recorded(self):
+        never, = kinds.records({}, "kill", Outcome(), [])
+        self.assertEqual(never["values_ms"], [None])
+        self.assertEqual(never["repeated_steps"], [])
+        _, newcomer = kinds.records(
+            {}, "kill", Outcome(2 * MS, None, True, 0, False), []
+        )
+        self.assertEqual(newcomer["values_ms"], [None])
+
+
+class MeasurementsTest(unittest.TestCase):
+    """What recovery.py makes failures of, where it has measured some before."""
+
+    versions = {
+        "torch": "2", "benchmark": "b", "cpu": "c", "cores": 2,
+        "preload": False, "coxswain": "abc", "torchft": "0.2",
+    }
+
+    def measure(self, *arguments, **versions):
+        """Returns the series that were made: peer, settings, ranks, kind and
+        how long those before took."""
+        made = []
+        options = recovery.parse_arguments(
+            [*arguments, "--failures", "3", "--json", self.path]
+        )
+
+        def run_series(jobs, kind, values, count, seed, take):
+            job = jobs._make_job()
+            made.append((job.NAME, job.ranks, kind, values))
+            for _ in range(kinds.missing(values, count)):
+                take(Outcome(2 * MS, 3 * MS, kind == "kill", 1, True), [])
+            job.close()
+
+        measurements = recovery.Measurements(
+            options, {}, {**self.versions, **versions}
+        )
+        with mock.patch.object(kinds, "run_series", run_series), \
+                mock.patch("sys.stderr"):
+            self.assertTrue(measurements.take_all())
+        return made
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "lines")
+
+    def test_what_the_file_has_is_not_measured_again(self):
+        arguments = ["--settings", "tuned", "--ranks", "4"]
+        first = self.measure(*arguments, "--kinds", "kill",
+                             "--peers", "coxswain,torchrun")
+        self.assertEqual(first, [("Coxswain", 4, "kill", []),
+                                 ("torchrun", 4, "kill", [])])
+        more = [*arguments, "--kinds", "kill,stop", "--peers", "coxswain"]
+        self.assertEqual(self.measure(*more),
+                         [("Coxswain", 4, "kill", [2.0] * 3),
+                          ("Coxswain", 4, "stop", [])])
+        # Of other versions of it: not of other versions of others.
+        self.assertEqual(self.measure(*more, coxswain="def"),
+                         [("Coxswain", 4, "kill", []),
+                          ("Coxswain", 4, "stop", [])])
+        self.assertEqual(self.measure(*more, coxswain="def", torchft="1"),
+                         [("Coxswain", 4, "kill", [2.0] * 3),
+                          ("Coxswain", 4, "stop", [2.0] * 3)])
+        records = summary.read_lines([self.path])[1]
+        self.assertEqual(
+            [len(one["values_ms"]) for one in summary.merged(records)
+             if one["kind"] == "kill"], [3, 3],
+        )
+
+    def test_newcomers_come_with_those_that_were_killed(self):
+        made = self.measure("--kinds", "newcomer,kill", "--ranks", "4")
+        self.assertEqual(
+            [(name, kind) for name, _, kind, _ in made],
+            [("Coxswain", "kill")] * 2 + [("torchft", "kill")] * 2
+            + [("torchrun", "kill"), ("torchrun", "newcomer")],
+        )
 
 
 class TraceTest(unittest.TestCase):

@@ -11,9 +11,10 @@ a newcomer's cost: the longest step of a survivor around the admission, minus
 """
 
 import dataclasses
+import random
 import signal
 import time
-from typing import Callable, Optional
+from typing import Optional
 
 from failures import steps
 
@@ -21,8 +22,12 @@ from failures import steps
 # all. It counts.
 COORDINATOR_BACK_NS = 1_000_000_000
 AFTERWARDS_NS = 3_000_000_000
-# Between what was measured and what comes next.
-APART_NS = 500_000_000
+# From a recovery until the newcomer is started.
+STEADY_NS = 500_000_000
+# So long all train together before the next failure.
+TOGETHER_S = 0.5
+# Until a job that has just been started trains.
+START_S = 120
 
 VICTIMS = {
     "kill": 1, "two": 2, "stop": 1, "newcomer": 1, "coordinator": 0, "both": 1,
@@ -35,6 +40,7 @@ class Outcome:
 
     recovery: Optional[int] = None
     newcomer: Optional[int] = None
+    has_newcomer: bool = False
     repeated: int = 0
     trains_again: bool = False
 
@@ -71,20 +77,25 @@ class Failure:
             self._resume()
             return outcome
         outcome.repeated = steps.repeated_steps(self._survivors, struck)
-        recovered = self._clock()
-        self._until(
-            lambda: self._clock() - recovered > APART_NS or None
+        outcome.has_newcomer = (
+            self._kind in ("kill", "newcomer") and job.has_newcomers
         )
+        recovered = self._clock()
+        if outcome.has_newcomer:
+            # The median step is taken of this time.
+            self._until(
+                lambda: self._clock() - recovered > STEADY_NS or None
+            )
         self._resume()
         for i in self._victims:
             if self._kind != "stop":
                 job.bring_back(i)
-        if self._kind in ("kill", "newcomer") and job.has_newcomers:
+        if outcome.has_newcomer:
             outcome.newcomer = self._newcomer(
                 recovered, self._clock(), self._victims[0]
             )
         outcome.trains_again = (
-            job.until_all_train(self._limit_s) is not None
+            job.until_all_train(self._limit_s, TOGETHER_S) is not None
         )
         return outcome
 
@@ -130,81 +141,104 @@ class Failure:
         return None
 
 
-@dataclasses.dataclass
-class Series:
-    """Failures of one kind, one after the other."""
+class Jobs:
+    """The jobs of one peer in which failures are made: the first, and after
+    one that does not train again another. A context manager."""
 
-    make_job: Callable
-    kind: str
-    count: int
-    limit_s: float
-    # After so many that were not over, and none that was, no more are tried.
-    give_up: int = 3
+    def __init__(self, make_job, limit_s):
+        self.limit_s = limit_s
+        self._make_job = make_job
+        self._job = None
+        self._notes = []
+        self._noted = 0  # of the notes of the job
 
-    def run(self, rng, progress):
-        """Returns the outcomes, and what was seen besides, in words."""
-        outcomes, notes, job = [], [], None
-        try:
-            while len(outcomes) < self.count and not self._hopeless(outcomes):
-                if job is None:
-                    job = self.make_job()
-                    job.start()
-                if job.until_all_train(self.limit_s) is None:
-                    outcomes.append(Outcome())
-                    notes.append("did not train together")
-                else:
-                    # At any moment of a step.
-                    job.poll(rng.random() / 2)
-                    failure = Failure(job, self.kind, rng, self.limit_s)
-                    outcomes.append(failure.take())
-                progress(len(outcomes), outcomes[-1])
-                if not outcomes[-1].trains_again:
-                    notes += job.unexpected or ["stood still"]
-                    job.close()
-                    job = None
-        finally:
-            if job is not None:
-                notes += job.unexpected
-                job.close()
-        return outcomes, notes
+    def training(self):
+        """Returns a job in which all slots train, or None if one that was
+        started does not come to that."""
+        if self._job is None:
+            self._job = self._make_job()
+            self._job.start()
+            if self._job.until_all_train(START_S) is None:
+                self.end_job("did not train together")
+        return self._job
 
-    def _hopeless(self, outcomes):
-        return len(outcomes) >= self.give_up and all(
-            one.recovery is None for one in outcomes
-        )
+    def end_job(self, why=None):
+        if self._job is None:
+            return
+        if not self._take_notes() and why:
+            self._notes.append(why)
+        self._job.close()
+        self._job = None
+        self._noted = 0
+
+    def notes(self):
+        """Returns what has been seen besides, in words, since the last call."""
+        self._take_notes()
+        notes, self._notes = self._notes, []
+        return notes
+
+    def _take_notes(self):
+        if self._job is not None:
+            self._notes += self._job.unexpected[self._noted:]
+            self._noted = len(self._job.unexpected)
+        return self._notes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.end_job()
 
 
-def records(job_class, ranks, settings, kind, series, outcomes, notes):
-    """Returns what is written of a series: its recovery, and the cost of the
-    newcomers that took the places of killed workers."""
-    common = {
-        "peer": job_class.NAME, "settings": settings, "ranks": ranks,
-        "limit_s": series.limit_s, "note": shortened(notes), "notes": notes,
-    }
+# After so many that were not over, and none that was, no more are tried.
+GIVE_UP = 3
 
+
+def missing(values, count):
+    """Returns how many more failures are to be made, after those which took so
+    long; None: was not over."""
+    if len(values) >= GIVE_UP and all(one is None for one in values):
+        return 0
+    return max(0, count - len(values))
+
+
+def run_series(jobs, kind, values, count, seed, take, clock=time.monotonic_ns):
+    """Makes failures of one kind, one after the other. Those that have been
+    made before took so long. Calls `take` with the outcome of each, and with
+    what was seen besides, in words."""
+    values = list(values)
+    while missing(values, count):
+        # The same victims for all.
+        rng = random.Random("%s %d" % (seed, len(values)))
+        job = jobs.training()
+        outcome = Outcome()
+        if job is not None:
+            # At any moment of a step.
+            job.poll(rng.random() / 2)
+            outcome = Failure(job, kind, rng, jobs.limit_s, clock).take()
+            if not outcome.trains_again:
+                jobs.end_job("stood still")
+        values.append(outcome.recovery)
+        take(outcome, jobs.notes())
+
+
+def records(common, kind, outcome, notes):
+    """Returns what is written of an outcome: its recovery, and the cost of the
+    newcomer that took the place of a killed worker."""
     def in_ms(value):
         return None if value is None else round(value / 1e6, 3)
 
     found = []
     if kind != "newcomer":
+        over = outcome.recovery is not None
         found.append(dict(
-            common, kind=kind,
-            values_ms=[in_ms(one.recovery) for one in outcomes],
-            repeated_steps=[
-                one.repeated for one in outcomes if one.recovery is not None
-            ],
+            common, kind=kind, values_ms=[in_ms(outcome.recovery)],
+            repeated_steps=[outcome.repeated] if over else [], notes=notes,
         ))
-    newcomers = [one.newcomer for one in outcomes if one.recovery is not None]
-    if kind == "newcomer" or any(one is not None for one in newcomers):
+        notes = []
+    if outcome.has_newcomer:
         found.append(dict(
-            common, kind="newcomer", values_ms=[in_ms(v) for v in newcomers],
+            common, kind="newcomer", values_ms=[in_ms(outcome.newcomer)],
+            notes=notes,
         ))
     return found
-
-
-def shortened(notes):
-    """Of many the first, and how many there were."""
-    if not notes:
-        return ""
-    first = notes[0].replace("|", "/")[:160]
-    return first if len(notes) == 1 else "%s; %d such" % (first, len(notes))

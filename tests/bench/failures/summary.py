@@ -20,6 +20,11 @@ KINDS = {
 }
 
 
+KIND_ORDER = list(KINDS)
+# What is one after the other where records are merged.
+_LISTS = ("values_ms", "repeated_steps", "notes")
+
+
 def percentile(values, per_cent):
     """The nearest rank: of 50 values p99 is the greatest. None if there are
     none; values that are None are longer than all others."""
@@ -65,56 +70,75 @@ def _cells(record):
         [KINDS[record["kind"]], str(record["ranks"]), record["peer"],
          record["settings"], count]
         + times
-        + [str(max(repeated)) if repeated else "", record.get("note", "")]
+        + [str(max(repeated)) if repeated else "", shortened(record["notes"])]
     )
+
+
+def shortened(notes):
+    """Of many the first, and how many there were."""
+    if not notes:
+        return ""
+    first = notes[0].replace("|", "/")[:160]
+    return first if len(notes) == 1 else "%s; %d such" % (first, len(notes))
 
 
 def table(records):
-    """Recovery by kind and size, ours first, as Markdown."""
-    order = list(KINDS)
-    rows = sorted(
-        (one for one in records if "values_ms" in one),
-        key=lambda one: (order.index(one["kind"]), one["ranks"]),
-    )
+    """Recovery, of merged records, as Markdown."""
     lines = [
         "| failure | processes | | settings | failures | p50 | p99 | maximum "
         "| most steps taken again | |",
         "|---|--:|---|---|--:|--:|--:|--:|--:|---|",
     ]
-    lines += ["| " + " | ".join(_cells(one)) + " |" for one in rows]
+    lines += [
+        "| " + " | ".join(_cells(one)) + " |"
+        for one in records if "values_ms" in one
+    ]
     return "\n".join(lines) + "\n"
 
 
 def trace_table(records):
+    """Failure traces, of merged records, as Markdown."""
     lines = [
         "| processes | | settings | steps | failures | without | with "
         "| ratio | |",
         "|--:|---|---|--:|--:|--:|--:|--:|---|",
     ]
     for one in records:
-        if one.get("kind") != "trace":
+        if one["kind"] != "trace":
             continue
-        alone, struck = one["without_s"], one["with_s"]
+        alone, struck = one.get("without_s"), one.get("with_s")
         ratio = "%.3f" % (struck / alone) if alone and struck else "-"
-        seconds = ["%.1f s" % t if t else "not over" for t in (alone, struck)]
         lines.append("| " + " | ".join([
             str(one["ranks"]), one["peer"], one["settings"],
-            str(one["steps"]), str(one["failures"]), *seconds, ratio,
-            one.get("note", ""),
+            str(one["steps"]), str(one.get("failures", "-")),
+            _seconds(one, "without_s"), _seconds(one, "with_s"), ratio,
+            shortened(one["notes"]),
         ]) + " |")
     return "\n".join(lines) + "\n"
 
 
-def markdown(machine, records):
+def _seconds(record, name):
+    if name not in record:
+        return "-"
+    return "%.1f s" % record[name] if record[name] else "not over"
+
+
+def markdown(machines, records):
+    dates = sorted({one["date"] for one in machines})
     head = (
         "%(cpu)s, %(cores)d cores, %(memory)s; torch %(torch)s, torchft "
-        "%(torchft)s, Coxswain %(coxswain)s; %(date)s; load average "
-        "%(load_average).1f at the start; `%(command)s`\n" % machine
+        "%(torchft)s, Coxswain %(coxswain)s; %(dates)s; load average "
+        "up to %(load).1f at the start; `%(command)s`\n" % dict(
+            machines[-1],
+            dates=" to ".join(dates[:1] + dates[1:][-1:]),
+            load=max(one["load_average"] for one in machines),
+        )
     )
+    records = merged(records)
     parts = [head]
     if any("values_ms" in one for one in records):
         parts.append(table(records))
-    if any(one.get("kind") == "trace" for one in records):
+    if any(one["kind"] == "trace" for one in records):
         parts.append(trace_table(records))
     return "\n".join(parts)
 
@@ -151,14 +175,40 @@ def append_line(path, record):
 
 
 def read_lines(paths):
-    """Returns the first machine, and all records but machines."""
-    machine, records = None, []
+    """Returns the machines, one of each run, and all other records."""
+    machines, records = [], []
     for path in paths:
         with open(path, encoding="utf-8") as file:
             for line in file:
                 record = json.loads(line)
-                if record["kind"] != "machine":
-                    records.append(record)
-                elif machine is None:
-                    machine = record
-    return machine, records
+                (machines if record["kind"] == "machine" else records).append(
+                    record
+                )
+    return machines, records
+
+
+def row(record):
+    """Returns what all records of one row of a table have in common."""
+    return (
+        KIND_ORDER.index(record["kind"]), record["ranks"], record["peer"],
+        record["settings"], record.get("steps", 0),
+    )
+
+
+def merged(records):
+    """Returns a record for each row, of all records of it. Those that were
+    measured of something else than the last one are left out."""
+    last = {row(one): one["of"] for one in records}
+    found = {}
+    for one in records:
+        if one["of"] != last[row(one)]:
+            continue
+        whole = found.setdefault(row(one), dict(one, **{
+            name: [] for name in _LISTS if name in one
+        }))
+        for name, value in one.items():
+            if name in _LISTS:
+                whole[name] = whole[name] + value
+            else:
+                whole[name] = value
+    return [found[key] for key in sorted(found)]

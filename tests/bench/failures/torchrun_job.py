@@ -13,9 +13,11 @@ SETTINGS = {
     # By default workers meet over a store that outlives them, whose keys have,
     # by the source of torch 2.15, no number of the restart: those that start
     # anew may find the addresses of those before ("Connection refused").
+    # A worker that does not end by SIGTERM, such as a stopped one, is killed
+    # 30 s later: --shutdown-timeout is not for restarts, by the same source.
     "tuned": {
         "environment": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-        "agent": ["--monitor-interval", "0.01", "--shutdown-timeout", "1"],
+        "agent": ["--monitor-interval", "0.01"],
         "rendezvous": "last_call_timeout=1",
         "worker": ["--group-timeout-ms", "1000"],
     },
