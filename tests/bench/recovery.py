@@ -159,15 +159,18 @@ def find_tools(options):
 
 
 def start_workers(options, tools):
-    """Adds how workers are started; returns what is to be closed."""
+    """Adds how processes of Python are started; returns what is to be closed.
+    """
     loaded = ["torch", "torch._dynamo"]  # optimizers load both
     for peer, name, python, modules in (
         ("coxswain", "python_workers", "python", loaded),
         ("torchft", "torchft_workers", "torchft_python", loaded + ["torchft"]),
+        ("torchrun", "torchrun_store", "python", ["torch"]),
     ):
         if peer in options.peers:
             tools[name] = (
-                Preload(tools[python], modules) if options.preload
+                Preload(tools[python], modules)
+                if options.preload or name == "torchrun_store"
                 else Plain(tools[python])
             )
             yield tools[name]

@@ -81,6 +81,10 @@ class RecoveryTest(unittest.TestCase):
         log = log_of((10, 1, 3, 1), (25, 2, 3, 1), (90, 3, 2, 2))
         self.assertEqual(steps.recovery([log], 20 * MS), 70 * MS)
 
+    def test_an_epoch_may_have_been_before(self):
+        log = log_of((10, 1, 3, 2), (25, 2, 3, 2), (90, 3, 2, 2))
+        self.assertEqual(steps.recovery([log], 20 * MS), 70 * MS)
+
     def test_it_is_not_over_while_a_survivor_has_no_commit(self):
         fast = log_of((10, 1, 3, 1), (60, 2, 2, 2))
         slow = log_of((10, 1, 3, 1), (25, 2, 3, 1))
@@ -252,7 +256,6 @@ class SimulatedJob:
 
     def __init__(self, goes_on=True):
         self.now = 1_000 * MS
-        self.over = False
         self.done = []  # what was done to it: ms and what
         self._logs = [StepLog() for _ in range(self.ranks)]
         self._goes_on = goes_on
@@ -369,13 +372,6 @@ class FailureTest(unittest.TestCase):
         self.assertEqual(done[-1][1][:7], "SIGCONT")
         self.assertEqual(done[-1][0], 10_000)
 
-    def test_a_job_that_is_over_is_waited_for_no_longer(self):
-        job = SimulatedJob(goes_on=False)
-        job.over = True
-        outcome, done = self.take("kill", job)
-        self.assertEqual(outcome, Outcome())
-        self.assertEqual(job.now // MS, 1100)
-
 
 class ProcessesTest(unittest.TestCase):
     def test_a_worker_that_has_not_written_yet_ends_with_its_job(self):
@@ -397,6 +393,8 @@ class ProcessesTest(unittest.TestCase):
 
 class TroubledJob(SimulatedJob):
     """One whose slots come to train, or do not, and one of which ends."""
+
+    ANEW_AFTER = ()
 
     def __init__(self, number, starts=True, **more):
         super().__init__(**more)
@@ -462,6 +460,12 @@ class SeriesTest(unittest.TestCase):
         self.assertEqual([notes for _, notes in taken],
                          [["slot 1 of job 0 ended"], [], [], [], []])
         self.assertEqual(len(jobs), 1)
+
+    def test_a_job_may_be_good_for_one_failure_of_a_kind(self):
+        jobs = []
+        with mock.patch.object(TroubledJob, "ANEW_AFTER", ("both",)):
+            self.run_series(jobs, "both", [], 3)
+        self.assertEqual(len(jobs), 3)
 
     def test_what_is_stopped_goes_on_with_the_same_victims(self):
         def victims(jobs):

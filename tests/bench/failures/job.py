@@ -55,10 +55,11 @@ class Job:
 
     settings: a dictionary of the subclass's own.
     unexpected: what has ended without being struck, in words.
-    over: the job has ended as a whole, and does not come back.
     """
 
     NAME = ""
+    # The kinds of failures before and after which the job begins anew.
+    ANEW_AFTER = ()
     # Whether a slot that was struck comes back without start_slot.
     RESTARTS_ITSELF = False
 
@@ -69,7 +70,6 @@ class Job:
         self.tools = tools
         self.step_ms = step_ms
         self.unexpected = []
-        self.over = False
         self._absent = set()  # slots that are not to run
         self._folder = tempfile.TemporaryDirectory(
             prefix="coxswain-recovery-", ignore_cleanup_errors=True
@@ -171,7 +171,7 @@ class Job:
         since when, or None if they do not within the limit."""
         deadline = time.monotonic() + limit_s
         since = None
-        while time.monotonic() < deadline and not self.over:
+        while time.monotonic() < deadline:
             self.poll()
             now = time.monotonic_ns()
             if not self.trains():

@@ -133,7 +133,7 @@ class Failure:
     def _until(self, measured):
         """Waits until a function returns something; None: not in time."""
         deadline = self._clock() + self._limit_s * 1e9
-        while self._clock() < deadline and not self._job.over:
+        while self._clock() < deadline:
             self._job.poll()
             found = measured()
             if found is not None:
@@ -152,9 +152,11 @@ class Jobs:
         self._notes = []
         self._noted = 0  # of the notes of the job
 
-    def training(self):
-        """Returns a job in which all slots train, or None if one that was
-        started does not come to that."""
+    def training(self, kind):
+        """Returns a job in which all slots train, for a failure of a kind, or
+        None if one that was started does not come to that."""
+        if self._job is not None and kind in self._job.ANEW_AFTER:
+            self.end_job()
         if self._job is None:
             self._job = self._make_job()
             self._job.start()
@@ -210,7 +212,7 @@ def run_series(jobs, kind, values, count, seed, take, clock=time.monotonic_ns):
     while missing(values, count):
         # The same victims for all.
         rng = random.Random("%s %d" % (seed, len(values)))
-        job = jobs.training()
+        job = jobs.training(kind)
         outcome = Outcome()
         if job is not None:
             # At any moment of a step.

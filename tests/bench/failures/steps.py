@@ -62,12 +62,15 @@ class StepLog:
         return bisect.bisect_left(self.commits, t, key=lambda one: one.t)
 
 
-def first_in_new_epoch(log, struck):
-    """Returns the first commit after a failure in another epoch than that of
-    the last one before it, or None."""
+def first_in_new_membership(log, struck):
+    """Returns the first commit after a failure in another membership than that
+    of the last one before it, or None."""
     before = log.before(struck)
     for commit in log.since(struck):
-        if before is None or commit.epoch != before.epoch:
+        # The lighthouse of torchft numbers quorums from 1 when it comes back.
+        if before is None or (
+            (commit.epoch, commit.world) != (before.epoch, before.world)
+        ):
             return commit
     return None
 
@@ -75,7 +78,7 @@ def first_in_new_epoch(log, struck):
 def recovery(survivors, struck):
     """Returns the nanoseconds from a failure to the first committed step of
     the slower survivor in the new membership; None if one has none yet."""
-    firsts = [first_in_new_epoch(log, struck) for log in survivors]
+    firsts = [first_in_new_membership(log, struck) for log in survivors]
     if None in firsts:
         return None
     return max(first.t for first in firsts) - struck
@@ -90,7 +93,7 @@ def repeated_steps(survivors, struck):
         default=0,
     )
     for log in survivors:
-        first = first_in_new_epoch(log, struck)
+        first = first_in_new_membership(log, struck)
         if first is not None:
             # A survivor may have taken steps between the failure and its end.
             old = [

@@ -1,7 +1,5 @@
 """torchft: a lighthouse, and a replica group of one process for each slot."""
 
-import os
-
 from failures.job import Job, unused_port, worker
 
 SETTINGS = {
@@ -14,7 +12,7 @@ SETTINGS = {
         ],
         "worker": [
             "--heartbeat-ms", "20", "--group-timeout-ms", "500",
-            "--timeout-ms", "5000", "--connect-timeout-ms", "10000",
+            "--timeout-ms", "1000", "--connect-timeout-ms", "10000",
             "--quorum-timeout-ms", "10000", "--quorum-retries", "20",
         ],
     },
@@ -24,6 +22,10 @@ SETTINGS = {
 
 class TorchftJob(Job):
     NAME = "torchft"
+    # A lighthouse that starts again numbers quorums anew, and replicas, whose
+    # stores have the addresses of quorums before by these numbers, try one
+    # after the other: each such failure would last longer than the one before.
+    ANEW_AFTER = ("coordinator", "both")
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
@@ -31,9 +33,8 @@ class TorchftJob(Job):
         self._coordinator = None
 
     def start_coordinator(self):
-        python = self.tools["torchft_python"]
         self._coordinator = self.begin(
-            [os.path.join(os.path.dirname(python), "torchft_lighthouse"),
+            [self.tools["torchft_python"], worker("torchft_lighthouse.py"),
              "--bind", "[::]:%d" % self._port,
              "--min_replicas", str(self.least),
              *_defaults(self.settings.get("lighthouse", []))],

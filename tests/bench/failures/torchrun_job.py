@@ -1,7 +1,8 @@
 """torchrun: an agent that starts all workers, and all anew when one fails.
 
-Its rendezvous store is a process of its own, so that it can be killed alone. A
-newcomer is the worker of a second agent, --nnodes 1:2.
+Its rendezvous store is a process of its own, so that it can be killed alone: an
+agent that loses it ends, and is started again. A newcomer is the worker of a
+second agent, --nnodes 1:2.
 """
 
 import os
@@ -23,14 +24,6 @@ SETTINGS = {
     },
 }
 
-_STORE = """
-import signal, sys, torch.distributed as dist
-store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True,
-                      wait_for_workers=False)
-signal.pause()
-"""
-
-
 class TorchrunJob(Job):
     NAME = "torchrun"
     RESTARTS_ITSELF = True
@@ -41,12 +34,14 @@ class TorchrunJob(Job):
         self._port = unused_port()
         self._coordinator = None
         self._two = two_agents
-        self._agents = {}
+        self._first = None  # the agent of all slots, or of all but the last
 
     def start_coordinator(self):
+        # That loading torch takes so long is not the store's.
+        store = self.tools["torchrun_store"]
         self._coordinator = self.begin(
-            [self.tools["python"], "-c", _STORE, str(self._port)],
-            "coordinator",
+            [*store.prefix, worker("torchrun_store.py"), str(self._port)],
+            "coordinator", store.environment,
         )
 
     def kill_coordinator(self):
@@ -54,11 +49,9 @@ class TorchrunJob(Job):
 
     def start(self):
         self.start_coordinator()
+        self._start_agent()
         if self._two:
-            self._agents = {0: self._agent(0, self.ranks - 1)}
             self.start_slot(self.ranks - 1)
-        else:
-            self._agents = {0: self._agent(0, self.ranks)}
 
     def spawn_slot(self, i):
         """Only of the second agent's worker."""
@@ -86,14 +79,28 @@ class TorchrunJob(Job):
 
     def poll(self, *arguments):
         super().poll(*arguments)
-        agent = self._agents.get(0)
-        if agent is not None and agent.poll() is not None:
-            self.over = True
+        agents = {0: self._first}
+        for i, slot in enumerate(self.slots):
+            if slot.process is not None and i not in self._absent:
+                agents[i] = slot.process
+        for i, agent in agents.items():
+            if agent is None or agent.poll() is None:
+                continue
             self.unexpected.append(
-                "the agent ended with %d: %s"
-                % (agent.returncode, _last_error(self.output("agent0")))
+                "the agent of slot %d ended with %d: %s" % (
+                    i, agent.returncode,
+                    _last_error(self.output("agent%d" % i)),
+                )
             )
-            del self._agents[0]
+            if i == 0:
+                self._start_agent()
+            else:
+                self.start_slot(i)
+
+    def _start_agent(self):
+        if self._first is not None:
+            self._end(self._first)
+        self._first = self._agent(0, self.ranks - 1 if self._two else self.ranks)
 
     def _agent(self, first, count):
         conf = ["is_host=false", "read_timeout=60"]

@@ -34,7 +34,7 @@ def run(job, steps, times, rng, start_limit_s=120):
     goal = max(log.commits[-1].step for log in job.logs()) + steps
     limit = began + 3 * steps * STEP_MS / 1e3
     left, absent, killed = list(times), {}, 0
-    while time.monotonic() < limit and not job.over:
+    while time.monotonic() < limit:
         job.poll()
         now = time.monotonic()
         for i in [i for i, due in absent.items() if now >= due]:
