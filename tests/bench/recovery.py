@@ -35,6 +35,7 @@ import report  # noqa: E402
 from failures import coxswain_job, kinds, summary  # noqa: E402
 from failures import torchft_job, torchrun_job, trace  # noqa: E402
 from failures.preload import Plain, Preload  # noqa: E402
+from failures.together import Together  # noqa: E402
 
 # The job, its settings, and which of them are measured by default. By itself
 # torchrun would need an hour more, and has no timeout for stopped workers.
@@ -192,6 +193,7 @@ class Measurements:
 
     def __init__(self, options, tools, versions):
         self.records = []
+        self._complete = True
         self._options = options
         self._tools = tools
         self._versions = versions
@@ -200,7 +202,6 @@ class Measurements:
 
     def take_all(self):
         """Returns whether all could be measured."""
-        complete = True
         options = self._options
         for ranks in options.ranks:
             for peer in options.peers:
@@ -210,12 +211,18 @@ class Measurements:
                         continue
                     for take in (self._take_kinds, self._take_newcomers,
                                  self._take_trace):
-                        try:
+                        with self._going_on():
                             take(peer, settings, ranks)
-                        except Exception:  # whatever it is, the others go on
-                            traceback.print_exc()
-                            complete = False
-        return complete
+        return self._complete
+
+    @contextlib.contextmanager
+    def _going_on(self):
+        """Whatever it is that one raises, the others are measured."""
+        try:
+            yield
+        except Exception:
+            traceback.print_exc()
+            self._complete = False
 
     def _take_kinds(self, peer, settings, ranks):
         """Failures of all kinds for which the same job will do."""
@@ -242,32 +249,43 @@ class Measurements:
         def make_job():
             return job_class(ranks, known[settings], self._tools, **more)
 
-        last = time.monotonic()
         with kinds.Jobs(make_job, options.limit) as jobs:
             for kind in names:
-                common = self._common(peer, settings, ranks)
-                values = self._before(dict(common, kind=kind)).get(
-                    "values_ms", []
-                )
-
-                def take(outcome, notes):
-                    nonlocal last
-                    for record in kinds.records(common, kind, outcome, notes):
-                        self._add(record)
-                    now = time.monotonic()
-                    print(
-                        "%s, %s, %d processes, %s: %s; %.1f s for it%s" % (
-                            peer, settings, ranks, kind, in_words(outcome),
-                            now - last, "".join("; " + one for one in notes),
-                        ),
-                        file=sys.stderr, flush=True,
+                with self._going_on():
+                    self._take_kind(
+                        jobs, kind, self._common(peer, settings, ranks),
+                        known[settings].get("at_once", 1)
+                        if kind in job_class.ANEW_AFTER else 1,
                     )
-                    last = now
 
-                kinds.run_series(
-                    jobs, kind, values, options.failures,
-                    "%d %d %s" % (options.seed, ranks, kind), take,
-                )
+    def _take_kind(self, jobs, kind, common, at_once):
+        options = self._options
+        before = self._before(dict(common, kind=kind)).get("values_ms", [])
+        seed = "%d %d %s" % (options.seed, common["ranks"], kind)
+        last = time.monotonic()
+
+        def take(outcome, notes):
+            nonlocal last
+            for record in kinds.records(common, kind, outcome, notes):
+                self._add(record)
+            now = time.monotonic()
+            print(
+                "%(peer)s, %(settings)s, %(ranks)d processes, " % common
+                + "%s: %s; %.1f s for it" % (
+                    kind, in_words(outcome), now - last
+                ) + "".join("; " + one for one in notes),
+                file=sys.stderr, flush=True,
+            )
+            last = now
+
+        if at_once > 1:
+            Together(jobs, kind, before, options.failures, seed).run(
+                at_once, take
+            )
+        else:
+            kinds.run_series(
+                jobs, kind, before, options.failures, seed, take
+            )
 
     def _take_trace(self, peer, settings, ranks):
         options = self._options

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 import unittest
 from unittest import mock
@@ -18,6 +19,7 @@ import recovery  # noqa: E402
 from failures import job, kinds, steps, summary, trace  # noqa: E402
 from failures.kinds import Outcome  # noqa: E402
 from failures.steps import Commit, StepLog  # noqa: E402
+from failures.together import Together  # noqa: E402
 
 MS = 1_000_000
 
@@ -277,6 +279,9 @@ class SimulatedJob:
     def newcomers(self, rng):
         return [2]
 
+    def clock(self):
+        return self.now
+
     def _note(self, what):
         self.done.append((self.now // MS, what))
 
@@ -327,9 +332,7 @@ class FailureTest(unittest.TestCase):
     def take(self, kind, job=None):
         job = job or SimulatedJob()
         began = job.now // MS
-        failure = kinds.Failure(
-            job, kind, random.Random(1), 10, clock=lambda: job.now
-        )
+        failure = kinds.Failure(job, kind, random.Random(1), 10)
         outcome = failure.take()
         return outcome, [(t - began, what) for t, what in job.done]
 
@@ -425,8 +428,7 @@ class SeriesTest(unittest.TestCase):
         taken = []
         with kinds.Jobs(make, 10) as jobs:
             kinds.run_series(jobs, kind, values, count, "1",
-                             lambda *one: taken.append(one),
-                             clock=lambda: jobs_made[-1].now)
+                             lambda *one: taken.append(one))
         self.assertTrue(all(job.closed for job in jobs_made))
         return taken
 
@@ -467,6 +469,23 @@ class SeriesTest(unittest.TestCase):
             self.run_series(jobs, "both", [], 3)
         self.assertEqual(len(jobs), 3)
 
+    def test_a_job_is_not_used_after_an_error(self):
+        made = []
+
+        def make():
+            made.append(TroubledJob(len(made)))
+            return made[-1]
+
+        def fail(*unused):
+            raise ValueError("not a line of a worker")
+
+        with kinds.Jobs(make, 10) as jobs:
+            with mock.patch.object(TroubledJob, "strike", fail), \
+                    self.assertRaises(ValueError):
+                kinds.run_series(jobs, "kill", [], 1, "1", fail)
+            kinds.run_series(jobs, "kill", [], 1, "1", lambda *unused: None)
+        self.assertEqual(len(made), 2)
+
     def test_what_is_stopped_goes_on_with_the_same_victims(self):
         def victims(jobs):
             return [what for job in jobs for _, what in job.done]
@@ -501,6 +520,83 @@ class SeriesTest(unittest.TestCase):
         self.assertEqual(newcomer["values_ms"], [None])
 
 
+@mock.patch.object(TroubledJob, "ANEW_AFTER", ("both",))
+class TogetherTest(unittest.TestCase):
+    def run_together(self, values, count, jobs_made, **more):
+        def make():
+            jobs_made.append(TroubledJob(len(jobs_made), **more))
+            return jobs_made[-1]
+
+        taken = []
+        Together(kinds.Jobs(make, 10), "both", values, count, "1").run(
+            3, lambda *one: taken.append(one)
+        )
+        self.assertTrue(all(job.closed for job in jobs_made))
+        return taken
+
+    def test_each_failure_has_a_job(self):
+        jobs = []
+        taken = self.run_together([5.0, 6.0], 9, jobs)
+        self.assertEqual([outcome.recovery for outcome, _ in taken],
+                         [1010 * MS] * 7)
+        self.assertEqual(len(jobs), 7)
+
+        def victims(jobs):
+            return sorted(job.done[1][1] for job in jobs)
+
+        one_by_one = []
+        with kinds.Jobs(
+            lambda: one_by_one.append(TroubledJob(0)) or one_by_one[-1], 10
+        ) as several:
+            kinds.run_series(several, "both", [5.0, 6.0], 9, "1",
+                             lambda *unused: None)
+        self.assertEqual(victims(jobs), victims(one_by_one))
+
+    def test_one_trains_at_a_time(self):
+        has_turn = []
+
+        class Watched(TroubledJob):
+            def start(self):
+                super().start()
+                has_turn.append(together._turn.locked())
+
+            def kill_coordinator(self):
+                super().kill_coordinator()
+                has_turn.append(together._turn.locked())
+
+            def start_coordinator(self):
+                super().start_coordinator()
+                has_turn.append(together._turn.locked())
+
+        together = Together(
+            kinds.Jobs(lambda: Watched(0), 10), "both", [], 2, "1"
+        )
+        together.run(1, lambda *unused: None)
+        self.assertEqual(has_turn, [True, True, False] * 2)
+
+    def test_what_is_never_over_is_given_up(self):
+        taken = self.run_together([], 50, [], goes_on=False)
+        # Those that were under way are taken.
+        self.assertIn(len(taken), range(3, 6))
+
+    def test_an_error_ends_all(self):
+        jobs = []
+
+        def take(*unused):
+            raise OSError("no space left")
+
+        def make():
+            jobs.append(TroubledJob(len(jobs)))
+            return jobs[-1]
+
+        with self.assertRaisesRegex(OSError, "no space"):
+            Together(
+                kinds.Jobs(make, 10), "both", [], 10_000, "1"
+            ).run(3, take)
+        self.assertTrue(all(job.closed for job in jobs))
+        self.assertLess(len(jobs), 10_000)
+
+
 class MeasurementsTest(unittest.TestCase):
     """What recovery.py makes failures of, where it has measured some before."""
 
@@ -518,7 +614,9 @@ class MeasurementsTest(unittest.TestCase):
         )
 
         def run_series(jobs, kind, values, count, seed, take):
-            job = jobs._make_job()
+            if kind == "two":
+                raise ValueError("not a line of a worker")
+            job = jobs.make_job()
             made.append((job.NAME, job.ranks, kind, values))
             for _ in range(kinds.missing(values, count)):
                 take(Outcome(2 * MS, 3 * MS, kind == "kill", 1, True), [])
@@ -529,7 +627,9 @@ class MeasurementsTest(unittest.TestCase):
         )
         with mock.patch.object(kinds, "run_series", run_series), \
                 mock.patch("sys.stderr"):
-            self.assertTrue(measurements.take_all())
+            self.assertEqual(
+                measurements.take_all(), "two" not in options.kinds
+            )
         return made
 
     def setUp(self):
@@ -558,6 +658,14 @@ class MeasurementsTest(unittest.TestCase):
         self.assertEqual(
             [len(one["values_ms"]) for one in summary.merged(records)
              if one["kind"] == "kill"], [3, 3],
+        )
+
+    def test_after_an_error_the_others_are_measured(self):
+        made = self.measure("--kinds", "two,kill", "--ranks", "4",
+                            "--peers", "coxswain,torchrun")
+        self.assertEqual(
+            [(name, kind) for name, _, kind, _ in made],
+            [("Coxswain", "kill")] * 2 + [("torchrun", "kill")],
         )
 
     def test_newcomers_come_with_those_that_were_killed(self):

@@ -60,6 +60,8 @@ class Job:
     NAME = ""
     # The kinds of failures before and after which the job begins anew.
     ANEW_AFTER = ()
+    # In nanoseconds, as in what workers write.
+    clock = staticmethod(time.monotonic_ns)
     # Whether a slot that was struck comes back without start_slot.
     RESTARTS_ITSELF = False
 

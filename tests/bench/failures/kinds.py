@@ -13,7 +13,6 @@ a newcomer's cost: the longest step of a survivor around the admission, minus
 import dataclasses
 import random
 import signal
-import time
 from typing import Optional
 
 from failures import steps
@@ -48,8 +47,10 @@ class Outcome:
 class Failure:
     """One failure of a job in which all slots train."""
 
-    def __init__(self, job, kind, rng, limit_s, clock=time.monotonic_ns):
-        self._clock = clock
+    def __init__(self, job, kind, rng, limit_s, when_struck=lambda: None):
+        """when_struck: called as soon as that has been done."""
+        self._clock = job.clock
+        self._when_struck = when_struck
         self._job = job
         self._kind = kind
         self._limit_s = limit_s
@@ -69,6 +70,7 @@ class Failure:
         number = signal.SIGSTOP if self._kind == "stop" else signal.SIGKILL
         for i in self._victims:
             job.strike(i, number)
+        self._when_struck()
         measured = self._until(
             lambda: self._measured(struck, loses_coordinator)
         )
@@ -147,7 +149,7 @@ class Jobs:
 
     def __init__(self, make_job, limit_s):
         self.limit_s = limit_s
-        self._make_job = make_job
+        self.make_job = make_job
         self._job = None
         self._notes = []
         self._noted = 0  # of the notes of the job
@@ -158,7 +160,7 @@ class Jobs:
         if self._job is not None and kind in self._job.ANEW_AFTER:
             self.end_job()
         if self._job is None:
-            self._job = self._make_job()
+            self._job = self.make_job()
             self._job.start()
             if self._job.until_all_train(START_S) is None:
                 self.end_job("did not train together")
@@ -204,24 +206,39 @@ def missing(values, count):
     return max(0, count - len(values))
 
 
-def run_series(jobs, kind, values, count, seed, take, clock=time.monotonic_ns):
+def run_series(jobs, kind, values, count, seed, take):
     """Makes failures of one kind, one after the other. Those that have been
     made before took so long. Calls `take` with the outcome of each, and with
     what was seen besides, in words."""
     values = list(values)
     while missing(values, count):
-        # The same victims for all.
-        rng = random.Random("%s %d" % (seed, len(values)))
-        job = jobs.training(kind)
-        outcome = Outcome()
-        if job is not None:
-            # At any moment of a step.
-            job.poll(rng.random() / 2)
-            outcome = Failure(job, kind, rng, jobs.limit_s, clock).take()
-            if not outcome.trains_again:
-                jobs.end_job("stood still")
+        try:
+            outcome, notes = make_failure(jobs, kind, seed, len(values))
+        except Exception:
+            jobs.end_job()  # Nothing is known of it.
+            raise
         values.append(outcome.recovery)
-        take(outcome, jobs.notes())
+        take(outcome, notes)
+
+
+def make_failure(jobs, kind, seed, number, when_struck=lambda: None):
+    """Makes the failure of a number; returns its outcome, and what was seen
+    besides, in words."""
+    # The same victims for all.
+    rng = random.Random("%s %d" % (seed, number))
+    job = jobs.training(kind)
+    outcome = Outcome()
+    if job is not None:
+        # At any moment of a step.
+        job.poll(rng.random() / 2)
+        outcome = Failure(
+            job, kind, rng, jobs.limit_s, when_struck
+        ).take()
+        if not outcome.trains_again:
+            jobs.end_job("stood still")
+        elif kind in job.ANEW_AFTER:
+            jobs.end_job()
+    return outcome, jobs.notes()
 
 
 def records(common, kind, outcome, notes):

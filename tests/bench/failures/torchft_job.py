@@ -4,7 +4,8 @@ from failures.job import Job, unused_port, worker
 
 SETTINGS = {
     # Those of the lighthouse program, and of torchft's example train_ddp.py.
-    "default": {},
+    # Without a lighthouse its replicas do nothing for a minute, and end.
+    "default": {"at_once": 6},
     # The lowest at which it still trained: heartbeats, and Gloo's timeout.
     "tuned": {
         "lighthouse": [
