@@ -364,9 +364,14 @@ def show(options, machines, records):
         report.write_markdown(options.markdown, text, summary.BEGIN)
 
 
+def end_by_signal(*unused):
+    """What was started ends with this program. `timeout` sends two signals."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
+
+
 def main(arguments):
-    # What was started ends with this, too.
-    signal.signal(signal.SIGTERM, lambda *unused: sys.exit(143))
+    signal.signal(signal.SIGTERM, end_by_signal)
     options = parse_arguments(arguments)
     if options.render:
         show(options, *summary.read_lines(options.render))
