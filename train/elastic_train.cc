@@ -120,6 +120,7 @@ absl::Status ElasticGenerationTraining::EnterWindow() {
   // What the program has changed since the last step belongs to that.
   LeaveWindow();
   COXSWAIN_RETURN_IF_ERROR(SaveIfDue());
+  generation_.before_step(exchange().hook(), plan());
   state_.Begin();
   return absl::OkStatus();
 }
@@ -143,6 +144,7 @@ absl::Status TrainElastically(
   ElasticRun::Options run;
   run.session = *trained.options.session;
   run.manifest = manifest;
+  run.recovery.replay = trained.options.replay;
   if (trained.options.stop_on_sigterm) {
     run.drain_requested = DrainSignalled;
     run.drain_reason = kStoppedBySigterm;

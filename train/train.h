@@ -15,6 +15,7 @@
 #include "client/accumulate/accumulator.h"
 #include "client/checkpoint/checkpoint_client.h"
 #include "client/device/tensor.h"
+#include "client/elastic/recovery.h"
 #include "client/reduce/bucket_layout.h"
 #include "client/session/session.h"
 #include "schedule/terms.h"
@@ -73,6 +74,9 @@ struct TrainOptions {
   // Goes on when workers are lost or added, without a restart: docs/elastic.md.
   // Not with hooks that work with an averager.
   bool elastic = false;
+  // With `elastic` and terms.checksum_every: when ranks whose bits differ take
+  // steps again, to find which of them was wrong.
+  ReplayMode replay = ReplayMode::kTwoRanks;
   // Which checkpoints are kept. They are written when the plan
   // (terms.checkpoint_every), an operator or SIGTERM asks for it.
   CheckpointRetention retention = {};

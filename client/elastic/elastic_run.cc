@@ -103,6 +103,43 @@ void LogRecovery(absl::string_view job, const RecoveryReport& report) {
   }
 }
 
+// By which an operator finds the machine.
+std::string DescribeMember(Session& session, int rank) {
+  const auto members = session.Members();
+  if (!members.ok() || static_cast<size_t>(rank) >= members->size()) return "";
+  const JobMember& member = (*members)[static_cast<size_t>(rank)];
+  return absl::StrCat(member.identity.ToString(), " on ", member.host);
+}
+
+void LogReplay(Session& session, const ReplayResult& result) {
+  const std::string steps =
+      absl::StrCat("all ranks went back from step ", result.step, " to step ",
+                   result.from_step, " and took the steps again");
+  for (const int rank : result.wrong) {
+    LogWarning("replay_named",
+               {{"job", session.job()},
+                {"generation", session.generation()},
+                {"rank", rank},
+                {"step", result.step},
+                {"worker", DescribeMember(session, rank)},
+                {"reason", absl::StrCat(steps,
+                                        ", and gave other bits than this rank "
+                                        "had: its memory or its arithmetic "
+                                        "was wrong, once")},
+                {"next", "test the memory and the processor of its host"}});
+  }
+  if (!result.wrong.empty()) return;
+  LogWarning("replay_named_none",
+             {{"job", session.job()},
+              {"generation", session.generation()},
+              {"step", result.step},
+              {"reason", absl::StrCat(steps,
+                                      ", and gave the same bits on all ranks, "
+                                      "but no rank's of the first time: other "
+                                      "members or another plan, or steps that "
+                                      "do not give the same bits twice")}});
+}
+
 class Runner {
  public:
   Runner(const ElasticRun::Options& options, ElasticState* state,
@@ -229,6 +266,11 @@ absl::Status Runner::Prepare(ElasticGeneration* generation) {
   generation->hook_state = std::move(recovered.hook_state);
   generation->error_scale = recovered.error_scale;
   generation->trained = standing_.trained;
+  generation->before_step = [this](const Hook& hook,
+                                   const schedule::Plan& plan) {
+    standing_.replay.BeforeStep(plan.terms.checksum_every, &state_,
+                                [&hook] { return hook.SaveOwn(); });
+  };
   generation->after_step = [this](int64_t step) { AfterStep(step); };
   LogRecovery(session_->job(), generation->recovery);
   if (options_.on_recovery) options_.on_recovery(generation->recovery);
@@ -336,6 +378,8 @@ absl::Status Runner::CheckFruitful(const absl::Status& last) {
 
 void Runner::AfterStep(int64_t step) {
   session_->ReportProgress(step);
+  const auto replayed = standing_.replay.AfterStep(step);
+  if (replayed) LogReplay(*session_, *replayed);
   if (drain_notified_ || !draining()) return;
   drain_notified_ = true;
   if (options_.on_drain) options_.on_drain(*session_);

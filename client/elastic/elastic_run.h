@@ -14,6 +14,7 @@
 #include "client/elastic/recovery.h"
 #include "client/reduce/hook.h"
 #include "client/session/session.h"
+#include "schedule/plan.h"
 
 namespace coxswain {
 
@@ -50,6 +51,11 @@ struct ElasticGeneration {
   // a job are the same if this and their progress are.
   int64_t trained = 0;
   RecoveryReport recovery;
+  // To be called before each step, while nothing of it has begun, with the hook
+  // and the plan that it follows: may copy the state, to go back to it if ranks
+  // come to hold different bits (RecoveryOptions::replay). A program that does
+  // not call it goes back to none.
+  std::function<void(const Hook& hook, const schedule::Plan& plan)> before_step;
   // To be called after each optimizer step: reports to the coordinator how far
   // this worker is, and, if it is to drain, that it wants to.
   std::function<void(int64_t step)> after_step;

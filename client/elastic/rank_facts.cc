@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
 #include "client/comm/rank_values.h"
+#include "client/elastic/elastic_state.h"
 #include "client/reduce/agreement.h"
 
 namespace coxswain {
@@ -70,34 +71,52 @@ bool SameBits(const RankFacts& a, const RankFacts& b) {
   return a.tensors == b.tensors && a.digest == b.digest;
 }
 
+std::vector<int> InStepWith(const std::vector<RankFacts>& facts, int source) {
+  std::vector<int> in_step;
+  const auto size = static_cast<int>(facts.size());
+  for (int rank = 0; rank < size; ++rank) {
+    if (SameState(facts[rank], facts[source])) in_step.push_back(rank);
+  }
+  return in_step;
+}
+
+std::vector<int> OthersThan(const std::vector<RankFacts>& facts, int candidate,
+                            const std::vector<int>& in_step) {
+  std::vector<int> others;
+  for (const int rank : in_step) {
+    if (!SameBits(facts[rank], facts[candidate])) others.push_back(rank);
+  }
+  return others;
+}
+
+// Returns the lowest rank of the majority of them; -1: there is none.
+int MajorityIn(const std::vector<RankFacts>& facts,
+               const std::vector<int>& in_step) {
+  for (const int candidate : in_step) {
+    const size_t others = OthersThan(facts, candidate, in_step).size();
+    if (2 * others < in_step.size()) return candidate;
+  }
+  return -1;
+}
+
 // Makes the lowest rank of the majority the source, of those that are in its
 // step. Returns whether there is one.
 bool FollowMajority(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
-  const RankFacts first = facts[plan->source];
-  if (first.has_state == 0) return false;
-  std::vector<int> in_step;
-  for (size_t rank = 0; rank < facts.size(); ++rank) {
-    if (SameState(facts[rank], first))
-      in_step.push_back(static_cast<int>(rank));
-  }
-  for (const int candidate : in_step) {
-    std::vector<int> others;
-    for (const int rank : in_step) {
-      if (!SameBits(facts[rank], facts[candidate])) others.push_back(rank);
-    }
-    if (2 * others.size() >= in_step.size()) continue;
-    plan->source = candidate;
-    if (others.empty()) return true;
-    plan->warnings.push_back(absl::StrCat(
-        NameRanks(others), " had other bits than the other ",
-        in_step.size() - others.size(), " ranks after the same step ",
-        first.step,
-        ": damaged memory, wrong arithmetic, or a body that depends on the "
-        "rank; replaced by the state of rank ",
-        candidate));
-    return true;
-  }
-  return false;
+  if (facts[plan->source].has_state == 0) return false;
+  const std::vector<int> in_step = InStepWith(facts, plan->source);
+  const int candidate = MajorityIn(facts, in_step);
+  if (candidate < 0) return false;
+  plan->source = candidate;
+  const std::vector<int> others = OthersThan(facts, candidate, in_step);
+  if (others.empty()) return true;
+  plan->warnings.push_back(absl::StrCat(
+      NameRanks(others), " had other bits than the other ",
+      in_step.size() - others.size(), " ranks after the same step ",
+      facts[candidate].step,
+      ": damaged memory, wrong arithmetic, or a body that depends on the "
+      "rank; replaced by the state of rank ",
+      candidate));
+  return true;
 }
 
 void WarnOfLineages(const std::vector<RankFacts>& facts,
@@ -206,6 +225,12 @@ HookRecoveryPlan PlanHookRecoveryOf(const std::vector<RankFacts>& facts,
 
 }  // namespace
 
+int64_t VersionOf(const RankFacts& facts) {
+  const uint64_t hash = DigestOf(
+      absl::StrCat(facts.lineage, "/", facts.trained, "/", facts.progress));
+  return static_cast<int64_t>(std::max<uint64_t>(hash, 1));
+}
+
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
                                                      const RankFacts& own,
                                                      absl::Duration timeout) {
@@ -235,6 +260,21 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
   plan.hook = PlanHookRecoveryOf(facts, plan, mesh);
   if (!plan.hook.warning.empty()) plan.warnings.push_back(plan.hook.warning);
   return plan;
+}
+
+std::vector<int> RanksInDispute(const std::vector<RankFacts>& facts) {
+  const int source = SourceOf(facts, FirstOfLineages(facts));
+  if (facts[source].has_state == 0) return {};
+  bool disputed = MajorityIn(facts, InStepWith(facts, source)) < 0;
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    const bool gone_back = facts[rank].disputed == VersionOf(facts[source]);
+    disputed |= gone_back;
+    if (!gone_back && !SameState(facts[rank], facts[source])) continue;
+    ranks.push_back(static_cast<int>(rank));
+  }
+  if (!disputed) ranks.clear();
+  return ranks;
 }
 
 absl::Status CheckSameBits(const std::vector<RankFacts>& facts, int source,

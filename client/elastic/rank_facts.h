@@ -43,7 +43,14 @@ struct RankFacts {
   int64_t hook_shared = 0;
   int64_t hook_slice = 0;
   int64_t hook_slices = 0;
+  // VersionOf the state that the ranks differed in when this rank went back
+  // from it to take its last steps again; 0: none. See replay.h.
+  int64_t disputed = 0;
 };
+
+// Returns a number for the state of a lineage, a generation and a progress,
+// never 0: all ranks that have it are to hold the same bits.
+int64_t VersionOf(const RankFacts& facts);
 
 // Returns the facts of all ranks, by rank. Collective.
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
@@ -85,6 +92,11 @@ struct RecoveryPlan {
 // none.
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
                                           int rank, const Mesh& mesh);
+
+// Returns the ranks that have the state that all would go on with, where they
+// hold different bits of it, and no majority the same; with those that have
+// gone back from it for that reason already. Empty: there is a majority.
+std::vector<int> RanksInDispute(const std::vector<RankFacts>& facts);
 
 // Fails with DATA_LOSS, naming the ranks whose bits are not those of the
 // source, among those with `compared`.

@@ -1,6 +1,5 @@
 #include "client/elastic/recovery.h"
 
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,15 +15,13 @@
 #include "client/elastic/broadcast_bytes.h"
 #include "client/elastic/hook_recovery.h"
 #include "client/elastic/rank_facts.h"
+#include "client/elastic/replay.h"
+#include "client/elastic/replay_plan.h"
+#include "client/elastic/state_copy.h"
 #include "client/reduce/root_broadcast.h"
 
 namespace coxswain {
 namespace {
-
-absl::string_view BytesOf(const Span& span) {
-  return absl::string_view(static_cast<const char*>(span.data),
-                           static_cast<size_t>(span.bytes()));
-}
 
 absl::Status CheckOnHost(const std::vector<Span>& spans) {
   for (const Span& span : spans) {
@@ -38,12 +35,6 @@ absl::Status CheckOnHost(const std::vector<Span>& spans) {
   return absl::OkStatus();
 }
 
-uint32_t ChecksumOf(const std::vector<Span>& spans) {
-  uint32_t checksum = 0;
-  for (const Span& span : spans) checksum = Crc32c(BytesOf(span), checksum);
-  return checksum;
-}
-
 uint32_t LayoutOf(const std::vector<Span>& spans, uint32_t seed) {
   std::string text;
   for (const Span& span : spans) {
@@ -52,61 +43,30 @@ uint32_t LayoutOf(const std::vector<Span>& spans, uint32_t seed) {
   return Crc32c(text + "\n", seed);
 }
 
-std::vector<std::string> CopiesOf(const std::vector<Span>& spans) {
-  std::vector<std::string> copies;
-  for (const Span& span : spans) copies.emplace_back(BytesOf(span));
-  return copies;
-}
-
-void PutBack(const std::vector<std::string>& copies,
-             const std::vector<Span>& spans) {
-  for (size_t i = 0; i < spans.size(); ++i) {
-    if (copies[i].empty()) continue;
-    std::memcpy(spans[i].data, copies[i].data(), copies[i].size());
-  }
-}
-
-// What a rank goes back to if it cannot be brought forward.
-class Backup {
- public:
-  // Of a rank that is in step only the loose tensors are written to.
-  absl::Status Take(ElasticState* state, bool loose_only) {
-    loose_ = CopiesOf(state->LooseTensors());
-    if (loose_only) return absl::OkStatus();
-    COXSWAIN_ASSIGN_OR_RETURN(bytes_, state->Save());
-    step_ = state->step();
-    tensors_ = CopiesOf(state->Tensors());
-    return absl::OkStatus();
-  }
-  absl::Status Restore(ElasticState* state) const {
-    PutBack(loose_, state->LooseTensors());
-    if (bytes_) PutBack(tensors_, state->Tensors());
-    COXSWAIN_RETURN_IF_ERROR(state->TakeTensors());
-    return bytes_ ? state->Load(*bytes_, step_) : absl::OkStatus();
-  }
-
- private:
-  std::vector<std::string> loose_;
-  std::vector<std::string> tensors_;
-  std::optional<std::string> bytes_;  // unset: only the loose ones
-  int64_t step_ = 0;
-};
-
 class Recovery {
  public:
-  Recovery(Communicator* communicator, const RecoveryOptions& options,
-           ElasticState* state, RankStanding* standing)
+  Recovery(Communicator* communicator, int64_t generation,
+           const RecoveryOptions& options, ElasticState* state,
+           RankStanding* standing)
       : communicator_(*communicator),
+        generation_(generation),
         options_(options),
         state_(*state),
         standing_(*standing),
         rank_(static_cast<size_t>(communicator->rank())) {}
 
-  absl::StatusOr<Recovered> Run(int64_t generation);
+  absl::StatusOr<Recovered> Run();
 
  private:
   absl::StatusOr<RankFacts> Facts();
+  absl::Status Exchange();
   absl::Status Plan();
+  // Where the ranks hold different bits without a majority: takes them back to
+  // a step in which they held the same. Fails with `otherwise` if they cannot.
+  absl::Status GoBack(const std::vector<int>& disputed,
+                      const absl::Status& otherwise);
+  // What follows from the generation's beginning for later replays.
+  void BeginReplay();
   // Takes part in the copying, and takes over what this rank needs: all of it,
   // or, after an error, nothing.
   absl::Status Copy();
@@ -118,15 +78,17 @@ class Recovery {
   absl::Status Fail(absl::string_view what, const absl::Status& status);
 
   Communicator& communicator_;
+  const int64_t generation_;
   const RecoveryOptions& options_;
   ElasticState& state_;
   RankStanding& standing_;
   const size_t rank_;
   std::vector<RankFacts> facts_;
   RecoveryPlan plan_;
+  std::vector<std::string> warnings_;  // of a replay
 };
 
-absl::StatusOr<Recovered> Recovery::Run(int64_t generation) {
+absl::StatusOr<Recovered> Recovery::Run() {
   COXSWAIN_RETURN_IF_ERROR(Plan());
   COXSWAIN_RETURN_IF_ERROR(Copy());
   // From here on it holds what all hold, whatever becomes of the hook's state.
@@ -147,11 +109,28 @@ absl::StatusOr<Recovered> Recovery::Run(int64_t generation) {
   if (plan_.copies_any) recovered.source = plan_.source;
   recovered.copied = plan_.copies[rank_];
   recovered.began = source.has_state == 0;
-  recovered.warnings = plan_.warnings;
+  standing_.recovered = generation_;
+  BeginReplay();
+  recovered.warnings = std::move(warnings_);
+  recovered.warnings.insert(recovered.warnings.end(), plan_.warnings.begin(),
+                            plan_.warnings.end());
   recovered.error_scale = recovered_hook.error_scale;
   recovered.hook_state = std::move(recovered_hook.state);
-  standing_.recovered = generation;
   return recovered;
+}
+
+void Recovery::BeginReplay() {
+  const int size = communicator_.size();
+  Replay::Generation generation;
+  generation.number = generation_;
+  generation.world_size = size;
+  generation.version = {standing_.lineage, standing_.trained,
+                        state_.progress()};
+  generation.keep = options_.replay == ReplayMode::kAlways
+                        ? size > 1
+                        : options_.replay == ReplayMode::kTwoRanks && size == 2;
+  std::optional<std::string> given_up = standing_.replay.Begin(generation);
+  if (given_up) warnings_.push_back(*std::move(given_up));
 }
 
 absl::StatusOr<RankFacts> Recovery::Facts() {
@@ -180,22 +159,73 @@ absl::StatusOr<RankFacts> Recovery::Facts() {
   facts.hook_shared = hook.shared;
   facts.hook_slice = hook.slice;
   facts.hook_slices = hook.slices;
+  facts.disputed = standing_.replay.disputed();
   return facts;
 }
 
-absl::Status Recovery::Plan() {
+absl::Status Recovery::Exchange() {
   const absl::StatusOr<RankFacts> own = Facts();
   if (!own.ok()) return Fail("reading its state", own.status());
   COXSWAIN_ASSIGN_OR_RETURN(
       facts_, ExchangeFacts(communicator_, *own, options_.timeout));
+  return absl::OkStatus();
+}
+
+absl::Status Recovery::Plan() {
+  const auto rank = static_cast<int>(rank_);
+  COXSWAIN_RETURN_IF_ERROR(Exchange());
+  absl::StatusOr<RecoveryPlan> plan = PlanRecovery(facts_, rank, options_.mesh);
+  const std::vector<int> disputed = RanksInDispute(facts_);
+  if (!disputed.empty() && (plan.ok() || absl::IsDataLoss(plan.status()))) {
+    COXSWAIN_RETURN_IF_ERROR(GoBack(disputed, plan.status()));
+    COXSWAIN_RETURN_IF_ERROR(Exchange());
+    plan = PlanRecovery(facts_, rank, options_.mesh);
+  }
+  COXSWAIN_RETURN_IF_ERROR(plan.status());
+  plan_ = *std::move(plan);
+  return absl::OkStatus();
+}
+
+absl::Status Recovery::GoBack(const std::vector<int>& disputed,
+                              const absl::Status& otherwise) {
   COXSWAIN_ASSIGN_OR_RETURN(
-      plan_, PlanRecovery(facts_, static_cast<int>(rank_), options_.mesh));
+      const std::vector<ReplayFacts> all,
+      ExchangeReplayFacts(communicator_, standing_.replay.Facts(),
+                          options_.timeout));
+  COXSWAIN_ASSIGN_OR_RETURN(
+      const ReplayPlan plan,
+      PlanReplay(facts_, disputed, all, options_.max_replays, otherwise));
+  warnings_.push_back(plan.warning);
+  standing_.replay.NoteDispute(plan.dispute, static_cast<int>(rank_),
+                               generation_);
+  const KeptState* const kept = plan.goes_back[rank_]
+                                    ? standing_.replay.Find(plan.dispute.from)
+                                    : nullptr;
+  if (kept == nullptr) {
+    if (!plan.goes_back[rank_] && !plan.drops[rank_]) return absl::OkStatus();
+    // It takes over that of another rank. Its errors are those of a later step.
+    standing_.has_state = false;
+    standing_.hook_state.reset();
+    return absl::OkStatus();
+  }
+  standing_.has_state = false;
+  const absl::Status restored = kept->copy.Restore(&state_);
+  if (!restored.ok()) {
+    return Fail("going back to its own state",
+                absl::DataLossError(absl::StrCat(restored.message(),
+                                                 "; start this worker again")));
+  }
+  standing_.has_state = true;
+  standing_.lineage = kept->version.lineage;
+  standing_.trained = kept->version.trained;
+  standing_.hook_state = kept->hook_state;
+  standing_.hook_world = kept->hook_world;
   return absl::OkStatus();
 }
 
 absl::Status Recovery::Copy() {
   if (static_cast<int>(rank_) == plan_.source) return CopyParts();
-  Backup backup;
+  StateCopy backup;
   const absl::Status taken =
       backup.Take(&state_, /*loose_only=*/!plan_.copies[rank_]);
   if (!taken.ok()) return Fail("keeping its own state", taken);
@@ -294,7 +324,7 @@ absl::StatusOr<Recovered> Recover(Communicator& communicator,
                                   ElasticState* state, RankStanding* standing) {
   COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state->Tensors()));
   COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state->LooseTensors()));
-  return Recovery(&communicator, options, state, standing).Run(generation);
+  return Recovery(&communicator, generation, options, state, standing).Run();
 }
 
 }  // namespace coxswain

@@ -11,9 +11,21 @@
 #include "base/mesh.h"
 #include "client/comm/communicator.h"
 #include "client/elastic/elastic_state.h"
+#include "client/elastic/replay.h"
 #include "client/reduce/hook_state.h"
 
 namespace coxswain {
+
+// Whether ranks that hold different bits of the same step, and no majority the
+// same, go back to the last step of which they held the same, and take the
+// steps since then again, so that the rank that was wrong is found. It takes
+// effect where the plan has a checksum_every, and needs memory for a copy of
+// the state on each rank, and for two while a step is compared.
+enum class ReplayMode {
+  kTwoRanks,  // where the world has two ranks, which have no majority
+  kAlways,    // in a world of any size
+  kNever,     // the job ends with DATA_LOSS
+};
 
 struct RecoveryOptions {
   // The limit of ElasticState::Save, and of a hook's state.
@@ -23,6 +35,10 @@ struct RecoveryOptions {
   // How the ranks of the new generation are divided: ElasticRun sets it to the
   // session's.
   Mesh mesh;
+  ReplayMode replay = ReplayMode::kTwoRanks;
+  // So many replays in a row, without a step of which the ranks held the same
+  // bits after it, end the job with DATA_LOSS. The same on all ranks.
+  int max_replays = 3;
 };
 
 // What a rank has from earlier generations: kept by ElasticRun. A new worker's
@@ -35,6 +51,8 @@ struct RankStanding {
   // Hook::SaveOwn, and the world size that its errors are scaled for.
   std::optional<HookState> hook_state;
   int hook_world = 0;
+  // What it keeps to take steps again.
+  Replay replay;
 };
 
 struct Recovered {
@@ -43,7 +61,8 @@ struct Recovered {
   bool copied = false;  // by this one
   // No rank had a state of a generation before: training begins.
   bool began = false;
-  // Training that is lost. The same on all ranks.
+  // Training that is lost, and what is replayed. The same on all ranks, except
+  // on newcomers.
   std::vector<std::string> warnings;
   // For Hook::LoadOwn; unset if no rank has any, or one of the slices of hybrid
   // sharding has none.
@@ -54,6 +73,10 @@ struct Recovered {
 // Brings all ranks of a new generation to the same state, that of the last step
 // that any of them has committed (see PlanRecovery), and checks that they hold
 // the same bits then. Collective.
+//
+// Where they do not, and no majority is right, all go back to a step of which
+// they held the same, if they have kept copies of it (see PlanReplay), and
+// recover that.
 //
 // A rank copies what it lacks: tensors in place, the rest as bytes, and of the
 // hook's state what all ranks have in common. Survivors keep their own errors,

@@ -604,6 +604,100 @@ TEST(RecoveryTest, WithoutAMajorityNoRankIsReplaced) {
   }
 }
 
+// Two ranks that have begun generation 5 with copies of step 9, and hold other
+// bits than each other after step 10.
+Ranks RanksThatDiffer() {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ExpectOk(RecoverAll(ranks, 5));
+  for (const auto& rank : ranks) {
+    rank->state.set_mean(7);
+    rank->standing.replay.BeforeStep(/*every=*/1, &rank->state, [] {
+      return absl::StatusOr<HookState>(HookStateOf(9, 2, "q9"));
+    });
+    rank->state.set_mean(8);
+    rank->state.set_value(10);
+    EXPECT_OK(rank->state.Load("after 10", 10));
+    rank->standing.trained = 5;
+    rank->standing.hook_state = HookStateOf(10, 3, "q10");
+    rank->standing.hook_world = 2;
+  }
+  ranks[1]->state.set_value(10.5);
+  return ranks;
+}
+
+TEST(RecoveryTest, TwoRanksThatDifferGoBackToWhereTheyDidNot) {
+  Ranks ranks = RanksThatDiffer();
+  const Results results = RecoverAll(ranks, 6);
+  ExpectOk(results);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks[rank]->state.step(), 9);
+    EXPECT_EQ(ranks[rank]->state.value(), 0.9);
+    EXPECT_EQ(ranks[rank]->state.extra(), "after 9");
+    EXPECT_EQ(ranks[rank]->state.mean(), 7);
+    EXPECT_EQ(ranks[rank]->standing.trained, 4);
+    EXPECT_EQ(results[rank]->step, 9);
+    EXPECT_FALSE(results[rank]->copied);
+    EXPECT_EQ(ErrorOf(*results[rank]->hook_state), 2);
+    EXPECT_EQ(results[rank]->error_scale, 1);
+    EXPECT_THAT(results[rank]->warnings,
+                ElementsAre(HasSubstr("all go back to step 9")));
+  }
+}
+
+TEST(RecoveryTest, ARankWhoseCopyIsDamagedTakesOverThatOfAnother) {
+  Ranks ranks = RanksThatDiffer();
+  auto* const kept =
+      const_cast<KeptState*>(ranks[0]->standing.replay.Find({7, 4, 9}));
+  ASSERT_NE(kept, nullptr);
+  kept->hook_state->tensors[0].data[0] ^= 1;
+  const Results results = RecoverAll(ranks, 6);
+  ExpectOk(results);
+  EXPECT_TRUE(results[0]->copied);
+  EXPECT_FALSE(results[1]->copied);
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->state.step(), 9);
+    EXPECT_EQ(rank->state.value(), 0.9);
+  }
+  // Its errors are those of step 10.
+  EXPECT_EQ(FactorOf(*results[0]->hook_state), "q9");
+  EXPECT_EQ(results[0]->error_scale, 0);
+  EXPECT_EQ(results[1]->error_scale, 1);
+}
+
+TEST(RecoveryTest, ADeathAfterRanksHaveGoneBackLeavesThemThere) {
+  Ranks ranks = RanksThatDiffer();
+  // After the facts, and what each has kept.
+  ranks[1]->dies_at = 2;
+  for (const auto& result : RecoverAll(ranks, 6)) EXPECT_FALSE(result.ok());
+  for (const auto& rank : ranks) {
+    EXPECT_TRUE(rank->standing.has_state);
+    EXPECT_EQ(rank->state.step(), 9);
+  }
+  ranks[1]->dies_at = -1;
+  const Results again = RecoverAll(ranks, 7);
+  ExpectOk(again);
+  for (const auto& result : again) {
+    EXPECT_EQ(result->step, 9);
+    EXPECT_THAT(result->warnings,
+                ElementsAre(HasSubstr("it is not found out which")));
+  }
+}
+
+TEST(RecoveryTest, ARankThatIsLeftAloneWithWrongBitsIsNotFollowed) {
+  Ranks ranks = RanksThatDiffer();
+  const FakeState other = ranks[1]->state;
+  ExpectOk(RecoverAll(ranks, 6));
+  // As if the facts had not reached rank 1.
+  ranks[1]->state = other;
+  ranks[1]->standing.trained = 5;
+  const Results again = RecoverAll(ranks, 7);
+  ExpectOk(again);
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->state.step(), 9);
+    EXPECT_EQ(rank->state.value(), 0.9);
+  }
+}
+
 TEST(RecoveryTest, OtherSizesAreRefused) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), Newcomer());
   ranks[1]->state.Resize(6);

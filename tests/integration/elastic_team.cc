@@ -73,6 +73,7 @@ ElasticRun::Options ElasticTeam::OptionsOf(ElasticWorker& worker) const {
   options.manifest.terms.checksum_every = checksum_every_;
   options.manifest.parameters = worker.state->specs();
   options.recovery.timeout = kTimeout;
+  options.recovery.replay = worker.replay;
   options.reason_timeout = worker.reason_timeout;
   options.max_fruitless = worker.max_fruitless;
   options.on_recovery = [&worker](const RecoveryReport& report) {

@@ -33,6 +33,7 @@ struct ElasticWorker {
   absl::Duration reason_timeout = kTimeout;
   absl::Duration join_timeout = kTimeout;
   int max_fruitless = 16;
+  ReplayMode replay = ReplayMode::kTwoRanks;
 
   absl::Status status = absl::UnknownError("not run");
   ElasticRun::Ending ending = ElasticRun::Ending::kFinished;

@@ -121,6 +121,44 @@ TEST_F(PointerTrainElasticTest, ANewcomerTakesOverAllThatTheOthersHave) {
   }
 }
 
+// One bit of an optimizer's state, in the middle of a window. What is gone back
+// to has values, momenta, counters and the place in the window.
+TEST_F(PointerTrainElasticTest, TwoRanksThatDifferTakeTheStepsAgain) {
+  TrainOptions options = Elastic();
+  options.accumulation_steps = 2;
+  options.terms.checksum_every = 4;
+  std::vector<Ended> undisturbed;
+  for (const bool disturbed : {false, true}) {
+    std::atomic<bool> flip{disturbed};
+    std::atomic<int> steps{0};
+    const auto ended =
+        Run(2, options, [&](Training& training, Model& model) -> absl::Status {
+          while (training.going() && training.step() < 12) {
+            int64_t& batches = training.counter("batches");
+            if (training.step() == 5 && training.rank() == 1 &&
+                flip.exchange(false)) {
+              reinterpret_cast<char*>(model.momentum.data())[6] ^= 1;
+            }
+            COXSWAIN_RETURN_IF_ERROR(training.Step(
+                [&] { return model.Backward(batches + training.rank()); }));
+            batches += training.world_size();
+            if (training.stepped()) ++steps;
+          }
+          return absl::OkStatus();
+        });
+    if (!disturbed) undisturbed = ended;
+    // From 8 back to 4.
+    EXPECT_EQ(steps, 2 * (disturbed ? 12 + 4 : 12));
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_OK(ended[rank].status);
+      EXPECT_EQ(ended[rank].step, 12);
+      EXPECT_EQ(ended[rank].counter, 12 * 2 * 2);
+      EXPECT_EQ(ended[rank].model.value, undisturbed[rank].model.value);
+      EXPECT_EQ(ended[rank].model.momentum, undisturbed[rank].model.momentum);
+    }
+  }
+}
+
 // A body may look at no errors: it is not finished for that where a peer was
 // lost, and has not ended well where the error is its own.
 TEST_F(PointerTrainElasticTest, ErrorsCountWhereTheBodyLooksAtNone) {

@@ -31,6 +31,7 @@
 namespace coxswain::torch {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::torch::Tensor;
@@ -135,7 +136,7 @@ class ElasticTrainingTest : public ::testing::Test {
     session.job = job_;
     session.identity = {"host-a", worker.slot};
     session.host = "host-a";
-    session.world_size = 3;
+    session.world_size = most_;
     session.min_world_size = 2;
     session.join_timeout = kTimeout;
     session.collective_timeout = kTimeout;
@@ -148,6 +149,7 @@ class ElasticTrainingTest : public ::testing::Test {
     };
     options.resume = worker.resume;
     options.ddp.terms.checkpoint_every = checkpoint_every_;
+    options.ddp.terms.checksum_every = checksum_every_;
     options.run.reason_timeout = reason_timeout_;
     options.hook = hook_;
     options.ddp.make_hook = MakePlannedHook;
@@ -202,6 +204,8 @@ class ElasticTrainingTest : public ::testing::Test {
   std::string hook_ = "powersgd(rank=2,start_step=2)";
   int accumulation_ = 1;
   int64_t checkpoint_every_ = 0;
+  int64_t checksum_every_ = 0;
+  int most_ = 3;  // workers
   absl::Duration reason_timeout_ = kTimeout;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -305,6 +309,60 @@ TEST_F(ElasticTrainingTest, AHookIsNoStepAheadOfTheParameters) {
     if (!decided) before = a.Bits();
     EXPECT_TRUE(a.Bits() == before);
   }
+}
+
+// What two ranks go back to has the optimizer's averages, the hook's errors,
+// the buffers and the counters.
+TEST_F(ElasticTrainingTest, TwoRanksThatDifferTakeTheStepsAgain) {
+  most_ = 2;
+  checksum_every_ = 4;
+  accumulation_ = 2;
+  const auto initial = std::make_shared<Net>();
+  std::string undisturbed;
+  for (const bool disturbed : {false, true}) {
+    job_ = disturbed ? "disturbed" : "undisturbed";
+    workers_.clear();
+    for (int slot = 0; slot < 2; ++slot) {
+      Worker& worker = Add(slot);
+      const ::torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < initial->parameters().size(); ++i) {
+        worker.net->parameters()[i].copy_(initial->parameters()[i]);
+      }
+    }
+    workers_[1]->before_backward =
+        [&, done = !disturbed](ElasticTraining& t) mutable {
+          if (t.step() != 9 || std::exchange(done, true))
+            return absl::OkStatus();
+          const Tensor weight = workers_[1]->net->out->weight;
+          static_cast<char*>(weight.data_ptr())[2] ^= 1;
+          return absl::OkStatus();
+        };
+    StartAll();
+    Join();
+    Worker& a = *workers_[0];
+    ExpectAlike({&a, workers_[1].get()});
+    EXPECT_EQ(a.done, 20);
+    EXPECT_EQ(a.rows, 20 * 2 * 2 * kRows);
+    if (!disturbed) undisturbed = a.Bits();
+    EXPECT_TRUE(a.Bits() == undisturbed);
+    ASSERT_THAT(a.reports, SizeIs(disturbed ? 2 : 1));
+    if (!disturbed) continue;
+    EXPECT_EQ(a.reports[1].step, 8);
+    EXPECT_THAT(a.reports[1].warnings,
+                ElementsAre(HasSubstr("all go back to step 8")));
+  }
+}
+
+TEST_F(ElasticTrainingTest, ReplaysAreRefusedWithSlices) {
+  Worker& worker = Add(0);
+  ElasticTrainingOptions options = OptionsOf(worker);
+  options.ddp.zero = 1;
+  options.run.recovery.replay = ReplayMode::kAlways;
+  EXPECT_THAT(
+      ElasticTraining::Run(options, worker.net, worker.optimizer,
+                           [](ElasticTraining&) { return absl::OkStatus(); }),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("no rank has the whole state")));
 }
 
 // Parameters and buffers lie differently in the memory of each rank. None of

@@ -210,6 +210,7 @@ absl::Status TrainElastically(
   elastic.retention = options.retention;
   elastic.save_timeout = options.save_timeout;
   elastic.resume = options.resume;
+  elastic.run.recovery.replay = options.replay;
   if (options.stop_on_sigterm) {
     COXSWAIN_RETURN_IF_ERROR(CatchSigterm());
     elastic.run.drain_requested = DrainSignalled;

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "client/accumulate/accumulator.h"
 #include "client/checkpoint/checkpoint_client.h"
+#include "client/elastic/recovery.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "train/training.h"
@@ -40,6 +41,9 @@ struct TrainOptions {
   std::map<std::string, std::string> settings = {};
   // Goes on when workers are lost or added, without a restart: docs/elastic.md.
   bool elastic = false;
+  // With `elastic` and ddp.terms.checksum_every: when ranks whose bits differ
+  // take steps again, to find which of them was wrong. Not with `zero`.
+  ReplayMode replay = ReplayMode::kTwoRanks;
   // ZeRO: shards the optimizer's state over the ranks (1), and the gradients
   // (2): docs/parallelism.md. The optimizer is SGD, Adam, AdamW, RMSprop or
   // Adagrad, and has taken no step. With `elastic`, what is lost of the state

@@ -58,6 +58,12 @@ absl::Status CheckOptions(const ElasticTrainingOptions& options) {
         "leave it out: where the job has a mesh, each generation connects "
         "groups of its own");
   }
+  if (options.ddp.zero > 0 &&
+      options.run.recovery.replay == ReplayMode::kAlways) {
+    return absl::UnimplementedError(
+        "recovery.replay is kAlways, and with ddp.zero no rank has the whole "
+        "state to go back to: leave one of them out");
+  }
   if (options.ddp.make_averager) {
     return absl::UnimplementedError(
         "averagers do not go with elastic training: the ranks' parameters are "
@@ -93,6 +99,7 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
   ElasticRun::Options run = options.run;
   COXSWAIN_ASSIGN_OR_RETURN(run.manifest,
                             DescribeJob(*module, options.hook, options.ddp));
+  if (options.ddp.zero > 0) run.recovery.replay = ReplayMode::kNever;
   run.manifest.world_size = options.run.manifest.world_size;
   run.manifest.min_world_size = options.run.manifest.min_world_size;
   // In one place with the drain, so that both come with the same ticket.
@@ -296,6 +303,7 @@ MicroBatch ElasticTraining::Accumulate(const Accumulator::Begin& begin) {
     // What the program has changed since the last step belongs to that.
     Keep();
     SaveIfAsked();
+    generation_.before_step(ddp_->hook(), ddp_->plan());
   }
   state_.Begin();
   return ddp_->Accumulate(begin);

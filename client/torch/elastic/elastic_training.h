@@ -93,6 +93,9 @@ struct ElasticTrainingOptions {
 // recovery().warnings. DATA_LOSS if there is none, or if `resume` is not
 // "newest", unless no step was taken since the checkpoint that it names.
 //
+// Steps are replayed (RecoveryOptions::replay) where micro-batches are declared
+// by Accumulate, and without ddp.zero; kAlways with it is UNIMPLEMENTED.
+//
 // Threading: one thread.
 class ElasticTraining {
  public:

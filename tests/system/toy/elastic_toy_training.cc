@@ -96,6 +96,7 @@ absl::Status Training::Loop(ElasticRun::Trained* trained) {
 
 absl::StatusOr<schedule::Decision> Training::Step() {
   COXSWAIN_RETURN_IF_ERROR(At(Point::kBefore));
+  generation_.before_step(*hook_, plan_);
   COXSWAIN_RETURN_IF_ERROR(Exchange());
   COXSWAIN_ASSIGN_OR_RETURN(schedule::Decision decision, reducer_->Decide());
   COXSWAIN_RETURN_IF_ERROR(At(Point::kDecided));
