@@ -27,7 +27,7 @@ std::string Check(const HooksOptions& hooks) {
 }
 
 std::string Check(const ServeOptions& serve) {
-  const std::string wrong = CheckSecurity(serve.security, serve.listen);
+  std::string wrong = CheckSecurity(serve.security, serve.listen);
   if (!wrong.empty()) return wrong;
   if (serve.http.empty()) {
     return serve.http_port_file.empty() && serve.http_hosts.empty()
@@ -85,12 +85,12 @@ std::string Check(RunOptions& run) {
     if (!gpus.ok()) return absl::StrCat("--gpus: ", gpus.status().message());
     run.nproc = std::max(1, gpus->count);
   }
-  const std::string workers = CheckWorkers(run);
+  std::string workers = CheckWorkers(run);
   if (!workers.empty()) return workers;
-  const std::string mesh = CheckMesh(run);
+  std::string mesh = CheckMesh(run);
   if (!mesh.empty()) return mesh;
   if (!run.coordinator.empty()) {
-    const std::string wrong = CheckSecurity(run.security, run.coordinator);
+    std::string wrong = CheckSecurity(run.security, run.coordinator);
     if (!wrong.empty()) return wrong;
   }
   const auto plan = ReadPlanOverrides(run.plan);

@@ -82,8 +82,8 @@ TEST(PlanMemoryTest, ATensorGroupHasALineForEachShare) {
   // All of it, and four more copies of what is whole on each rank: positions,
   // the norms, and the biases after a sum.
   const int64_t whole = 1024 * 768 + 12 * 6 * 768 + 2 * 768;
-  const int64_t divided =
-      2 * int64_t{50257} * 768 + 12 * (12 * int64_t{768} * 768 + 7 * 768);
+  const int64_t divided = 2 * int64_t{50257} * 768 +
+                          12 * (12 * int64_t{768} * 768 + int64_t{7} * 768);
   EXPECT_EQ(all, divided + 5 * whole);
 }
 

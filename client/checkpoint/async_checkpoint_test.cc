@@ -160,7 +160,10 @@ class AsyncCheckpointTest : public ::testing::Test {
 
   void Start(int size, bool own_errors = false) {
     meeting_ = std::make_unique<Meeting>(size);
-    reports_.resize(static_cast<size_t>(size));
+    {
+      MutexLock lock(&mutex_);
+      reports_.resize(static_cast<size_t>(size));
+    }
     for (int rank = 0; rank < size; ++rank) {
       AsyncCheckpoint::Options options;
       options.rank = rank;

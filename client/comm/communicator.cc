@@ -356,7 +356,9 @@ WorkPtr Communicator::DoAllGather(Span, Span) {
 WorkPtr Communicator::DoReduceScatter(Span, Span, ReduceOp) {
   return Lacks(*this, "reduce-scatter");
 }
-WorkPtr Communicator::DoAllReduceMean(std::vector<Span>, const Span&) {
+// Back ends keep the spans.
+WorkPtr Communicator::DoAllReduceMean(std::vector<Span>,  // NOLINT
+                                      const Span&) {
   return Lacks(*this, "mean");
 }
 WorkPtr Communicator::DoAllToAll(Span, Span) {

@@ -55,7 +55,7 @@ void Work::OnDone(std::function<void(const absl::Status&)> callback) {
   bool ended = false;
   {
     MutexLock lock(&mutex_);
-    if (!ended_) callbacks_.push_back(std::move(callback));
+    if (!ended_) callbacks_.push_back(std::exchange(callback, nullptr));
     status = status_;
     ended = ended_;
   }
@@ -64,16 +64,17 @@ void Work::OnDone(std::function<void(const absl::Status&)> callback) {
 }
 
 bool Work::Complete(absl::Status status) {
+  const absl::Status ended_with = std::move(status);
   std::vector<std::function<void(const absl::Status&)>> callbacks;
   {
     MutexLock lock(&mutex_);
     if (ended_) return false;
     ended_ = true;
-    status_ = status;
+    status_ = ended_with;
     callbacks.swap(callbacks_);
     ended_cv_.NotifyAll();
   }
-  for (auto& callback : callbacks) callback(status);
+  for (auto& callback : callbacks) callback(ended_with);
   return true;
 }
 

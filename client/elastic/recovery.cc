@@ -310,7 +310,7 @@ absl::Status Recovery::CopyLoose() {
 
 absl::Status Recovery::Fail(absl::string_view what,
                             const absl::Status& status) {
-  const absl::Status failed = WithPrefix(
+  absl::Status failed = WithPrefix(
       absl::StrCat("recovery: rank ", rank_, ", ", what, ": "), status);
   communicator_.Abort(failed.message());
   return failed;

@@ -132,7 +132,7 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
   }
   if (hybrid_ != nullptr) hybrid_->SetBuckets(layout->buckets());
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
-  const absl::Status filled = FillLayout(*layout, parameters);
+  absl::Status filled = FillLayout(*layout, parameters);
   if (!filled.ok()) {
     (void)memory_->FollowCaller();
     memory_->Quiesce(options_.after_abort());
@@ -325,7 +325,7 @@ absl::Status Reducer::GatherSlices(const std::vector<Span>& wholes) {
 
 absl::Status Reducer::EnsureAgreement() {
   if (agreed_ || !options_.verify) return absl::OkStatus();
-  const absl::Status status =
+  absl::Status status =
       CheckAgreement(*communicator_, Description(), options_.timeout);
   agreed_ = status.ok();
   if (status.ok()) return status;

@@ -238,8 +238,8 @@ absl::Status ProgramCheckpoint::LoadHookOf(const TrainingState& state,
   const auto make = [&] {
     return options_.make_hook(training.accumulator->plan());
   };
-  const absl::Status loaded = LoadHook(
-      state, Reader(training), training.parameters, make, *training.hook);
+  absl::Status loaded = LoadHook(state, Reader(training), training.parameters,
+                                 make, *training.hook);
   if (is_cut && absl::IsFailedPrecondition(loaded)) {
     return drop(loaded.message());
   }

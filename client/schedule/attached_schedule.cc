@@ -61,7 +61,7 @@ class AttachedSchedule::Stream : public schedule::StepGate {
   }
   absl::Status AwaitGrant() override {
     const absl::Time begun = schedule_->Now();
-    const absl::Status status = schedule_->AwaitGrant(*this);
+    absl::Status status = schedule_->AwaitGrant(*this);
     if (timed_) schedule_->timings_.Waited(begun, schedule_->Now());
     return status;
   }

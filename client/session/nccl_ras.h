@@ -12,7 +12,7 @@ namespace coxswain {
 // Where an NCCL from 2.24 on reports its state, unless NCCL_RAS_ADDR is set.
 inline constexpr char kNcclRasAddress[] = "localhost:28028";
 // Bounds of what is read from a local process.
-inline constexpr size_t kMostRasBytes = 64 * 1024;
+inline constexpr size_t kMostRasBytes = size_t{64} * 1024;
 inline constexpr absl::Duration kRasTimeout = absl::Seconds(2);
 
 // Returns NCCL's state of the communicators of all ranks (its RAS, which runs

@@ -42,7 +42,7 @@ std::string DistributedDataParallel::NonFinite() const {
   const std::string rank = options_.rank_name.empty()
                                ? absl::StrCat("rank ", communicator_->rank())
                                : options_.rank_name;
-  const std::string found = WhyNotFinite(
+  std::string found = WhyNotFinite(
       *hook_, *reducer_, rank, [this](size_t i) { return AverageIsFinite(i); });
   if (!found.empty()) return found;
   // Which other ranks count, whose own may be finite.
