@@ -107,12 +107,11 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
   const RankState* awaited = nullptr;
   bool present = false;
   for (const RankState& state : last_->ranks) {
-    // Or it is stalled, and was just lost.
-    if (!state.survives() || now() >= state.sign + history_.stall_timeout) {
-      continue;
-    }
+    if (!state.survives()) continue;
     if (next.by_incarnation.count(state.member.incarnation) > 0) present = true;
-    if (here.count(state.member.identity) == 0) awaited = &state;
+    // One that is silent may just have been lost.
+    const bool silent = now() >= state.sign + history_.stall_timeout;
+    if (here.count(state.member.identity) == 0 && !silent) awaited = &state;
   }
   if (awaited == nullptr) return;
   const absl::Duration limit =
@@ -260,7 +259,8 @@ void MembershipReferee::NoteAlsoLost(const server::JobMembership& machine) {
   for (RankState& state : last_->ranks) {
     const server::MemberRecord* const record =
         machine.members().Find(state.member.incarnation);
-    if (record == nullptr || !state.survives() ||
+    // One that failed, and comes back, is found as one that was lost.
+    if (record == nullptr || !state.survives() || record->rejoins ||
         record->liveness.state != server::MemberState::kLost) {
       continue;
     }
