@@ -317,8 +317,8 @@ class Measurements:
                 record["failures"] = killed
             self._add(record)
             print(
-                "%s, %s, %d processes, trace of %d failures: %s s"
-                % (peer, settings, ranks, killed, taken),
+                "%(peer)s, %(settings)s, %(ranks)d processes, " % common
+                + "trace of %d failures: %s s" % (killed, taken),
                 file=sys.stderr, flush=True,
             )
 
