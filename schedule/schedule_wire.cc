@@ -125,6 +125,11 @@ Decision FieldsOf(v1::Decision* wire) {
   Decision decision;
   DecisionFields(OutOfMessage<Decision, v1::Decision>(wire, &decision));
   if (wire->has_sums()) decision.sums = SumsFromWire(wire->sums());
+  for (const v1::CatchUp& newcomer : wire->newcomers()) {
+    if (decision.newcomers.size() == kMaxNewcomers) break;
+    decision.newcomers.push_back(
+        {newcomer.address(), newcomer.secret(), newcomer.incarnation()});
+  }
   return decision;
 }
 
@@ -185,6 +190,12 @@ v1::Decision ToWire(absl::string_view stream, const Decision& decision) {
   DecisionFields(IntoMessage<Decision, v1::Decision>(decision, &wire));
   if (decision.plan.has_value()) *wire.mutable_plan() = ToWire(*decision.plan);
   if (decision.sums) *wire.mutable_sums() = ToWire(*decision.sums);
+  for (const Newcomer& newcomer : decision.newcomers) {
+    v1::CatchUp* const added = wire.add_newcomers();
+    added->set_address(newcomer.address);
+    added->set_secret(newcomer.secret);
+    added->set_incarnation(newcomer.incarnation);
+  }
   return wire;
 }
 

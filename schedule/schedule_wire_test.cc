@@ -311,6 +311,19 @@ TEST(ScheduleWireTest, ADecisionBringsAPlan) {
   ExpectPlan(*decision.plan);
 }
 
+TEST(ScheduleWireTest, ADecisionNamesAFewNewcomers) {
+  Decision decision;
+  for (uint64_t i = 0; i < kMaxNewcomers + 1; ++i) {
+    decision.newcomers.push_back({absl::StrCat("host-b:", i), i + 10, i + 20});
+  }
+  v1::Decision wire = ToWire("train", decision);
+  ASSERT_OK_AND_ASSIGN(const Decision received, TakeDecision(&wire));
+  ASSERT_EQ(received.newcomers.size(), kMaxNewcomers);
+  EXPECT_EQ(received.newcomers[3].address, "host-b:3");
+  EXPECT_EQ(received.newcomers[3].secret, 13u);
+  EXPECT_EQ(received.newcomers[3].incarnation, 23u);
+}
+
 TEST(ScheduleWireTest, ATermThatHasItsDefaultIsNotSent) {
   Plan plan;
   plan.version = 1;

@@ -360,6 +360,7 @@ void StepAgreement::Decide(absl::Time now, Messages* messages) {
   stopped_ = !decision.stop.empty();
   regrouped_ = decision.regroup;
   if (!decision.checkpoint.empty()) checkpoint_.clear();
+  if (!decision.newcomers.empty()) newcomers_.clear();
   next_step_ = decision.next_step;
   if (decision.plan.has_value()) {
     options_.plan = *decision.plan;
@@ -416,6 +417,9 @@ Decision StepAgreement::MakeDecision(absl::Time now) const {
     decision.regroup = RegroupText(decision);
     decision.checkpoint = CheckpointText(decision);
     decision.plan = PlanAfter(decision);
+    if (decision.commit && decision.stop.empty() && decision.regroup.empty()) {
+      decision.newcomers = newcomers_;
+    }
   }
   decision.sums = SumsOfVotes();
   // Cut as a rank that repeats it has it.

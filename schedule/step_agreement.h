@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -152,6 +153,12 @@ class StepAgreement {
   // Makes the next decision that may do so ask for a checkpoint. The last
   // reason counts until then.
   void RequestCheckpoint(absl::string_view reason);
+
+  // Puts these on the next decision that ends a window and commits, unless it
+  // is the last one; once.
+  void RequestCatchUp(std::vector<Newcomer> newcomers) {
+    newcomers_ = std::move(newcomers);
+  }
 
   // Notes that another stream's decision has changed the plan: this one's
   // tickets may follow it from now on, all of a round together.
@@ -303,6 +310,7 @@ class StepAgreement {
   std::string regrouped_;             // likewise
   std::string regroup_;               // is to be decided
   std::string checkpoint_;            // likewise, once
+  std::vector<Newcomer> newcomers_;   // likewise
   std::optional<int64_t> next_step_;  // none before the first decision
   std::deque<Decided> decided_;
 

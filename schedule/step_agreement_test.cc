@@ -831,6 +831,24 @@ TEST(StepAgreementTest, ARegroupWaitsForTheEndOfTheWindow) {
   }
 }
 
+TEST(StepAgreementTest, NewcomersAreNamedOnceByADecisionThatCommits) {
+  Ranks ranks(2);
+  ranks.agreement().RequestCatchUp({{"host-b:7", 42, 3}});
+  ranks.Announce(0, [](Ticket* ticket) { ticket->skip = "a bad batch"; });
+  const auto skipped = ranks.Announce(1);
+  ASSERT_THAT(skipped, SizeIs(1));
+  EXPECT_THAT(skipped[0].decision.newcomers, IsEmpty());
+  const auto named = ranks.AnnounceAllBut({});
+  ASSERT_THAT(named, SizeIs(1));
+  ASSERT_THAT(named[0].decision.newcomers, SizeIs(1));
+  EXPECT_EQ(named[0].decision.newcomers[0].address, "host-b:7");
+  EXPECT_EQ(named[0].decision.newcomers[0].secret, 42);
+  EXPECT_EQ(named[0].decision.newcomers[0].incarnation, 3);
+  const auto after = ranks.AnnounceAllBut({});
+  ASSERT_THAT(after, SizeIs(1));
+  EXPECT_THAT(after[0].decision.newcomers, IsEmpty());
+}
+
 TEST(StepAgreementTest, AStopAndTheLastStepNeedNoRegroup) {
   Ranks stopped(2);
   stopped.agreement().RequestRegroup("2 spares wait");

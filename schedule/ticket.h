@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "schedule/plan.h"
@@ -72,6 +73,17 @@ struct Vote {
   std::optional<GradientSums> sums;  // to be summed up by the decision
 };
 
+// A worker that waits for the next generation, and takes the members' state
+// meanwhile.
+struct Newcomer {
+  std::string address;  // host:port
+  uint64_t secret = 0;
+  uint64_t incarnation = 0;
+};
+
+// Of a decision.
+inline constexpr size_t kMaxNewcomers = 4;
+
 // What all ranks do with one round.
 struct Decision {
   int64_t round = 0;
@@ -88,6 +100,8 @@ struct Decision {
   // The votes' sums, added in the order of ranks. Unset where a vote has none,
   // and from a coordinator of a version that does not sum up.
   std::optional<GradientSums> sums;
+  // To which all ranks send their state, beginning with that after this step.
+  std::vector<Newcomer> newcomers;
 
   // What follows is known where the decision was made, and is not sent.
   int64_t step = 0;

@@ -11,6 +11,7 @@
 #include "base/mesh.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
+#include "client/elastic/catch_up/receiver.h"
 #include "client/elastic/recovery.h"
 #include "client/session/job.h"
 #include "client/session/session.h"
@@ -75,6 +76,7 @@ RecoveryReport ReportOf(const Session& session, const Recovered& recovered) {
   report.step = recovered.step;
   report.source = recovered.source;
   report.copied = recovered.copied;
+  report.caught_up = recovered.caught_up;
   report.error_scale = recovered.error_scale;
   for (const LostPeer& peer : session.previous().lost) {
     report.lost.push_back(DescribeLoss(peer));
@@ -93,6 +95,7 @@ void LogRecovery(absl::string_view job, const RecoveryReport& report) {
                         {"step", report.step},
                         {"source", report.source},
                         {"copied", report.copied ? "yes" : "no"},
+                        {"caught_up", report.caught_up ? "yes" : "no"},
                         {"error_scale", report.error_scale},
                         {"ms", absl::ToInt64Milliseconds(report.took)},
                         {"lost", absl::StrJoin(report.lost, "; ")}});
@@ -156,6 +159,9 @@ class Runner {
 
   // The next generation's session; null: there is none, and nothing is wrong.
   absl::StatusOr<std::unique_ptr<Session>> Join();
+  // Of this process, which may take the members' state meanwhile.
+  absl::StatusOr<std::unique_ptr<Session>> JoinFirst();
+  absl::StatusOr<std::unique_ptr<catch_up::Receiver>> ListenForState() const;
   // One generation, up to its end.
   absl::StatusOr<Next> Generation();
   absl::Status Prepare(ElasticGeneration* generation);
@@ -188,6 +194,7 @@ class Runner {
   std::unique_ptr<Session> session_;
   std::shared_ptr<ProcessGroup> world_;
   bool drain_notified_ = false;
+  std::vector<std::string> damage_;  // of what this worker has taken
   // `train` has returned so, and has not been called since.
   bool finished_ = false;
   ElasticRun::Ending ending_ = ElasticRun::Ending::kFinished;
@@ -214,9 +221,7 @@ absl::Status Runner::Run() {
 
 absl::StatusOr<std::unique_ptr<Session>> Runner::Join() {
   while (true) {
-    auto joined = session_ == nullptr
-                      ? Session::Join(options_.session, options_.manifest)
-                      : session_->Rejoin();
+    auto joined = session_ == nullptr ? JoinFirst() : session_->Rejoin();
     if (joined.ok()) return joined;
     if (IsJobFinished(joined.status())) {
       LogInfo("not_needed", {{"job", options_.session.job},
@@ -235,6 +240,47 @@ absl::StatusOr<std::unique_ptr<Session>> Runner::Join() {
     ++fruitless_;
     COXSWAIN_RETURN_IF_ERROR(CheckFruitful(joined.status()));
   }
+}
+
+absl::StatusOr<std::unique_ptr<catch_up::Receiver>> Runner::ListenForState()
+    const {
+  const SessionOptions& session = options_.session;
+  const bool encrypts = !session.security.tls.ca.empty() && !session.plain_data;
+  if (options_.catch_up == nullptr || encrypts || !session.mesh.empty() ||
+      !options_.manifest.mesh.empty()) {
+    return std::unique_ptr<catch_up::Receiver>();
+  }
+  catch_up::Receiver::Options options;
+  options.address = session.address;
+  options.random = session.random;
+  if (options.address.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(options.address,
+                              LocalAddressTowards(session.coordinator));
+  }
+  return catch_up::Receiver::Listen(options, options_.catch_up);
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Runner::JoinFirst() {
+  SessionOptions session = options_.session;
+  const auto listens = ListenForState();
+  catch_up::Receiver* const receiver = listens.ok() ? listens->get() : nullptr;
+  if (receiver != nullptr) {
+    session.catch_up_address = receiver->address();
+    session.catch_up_secret = receiver->secret();
+  }
+  auto joined = Session::Join(std::move(session), options_.manifest);
+  if (receiver == nullptr) return joined;
+  COXSWAIN_ASSIGN_OR_RETURN(
+      standing_.caught_up,
+      receiver->Finish(joined.ok() ? options_.catch_up_timeout
+                                   : absl::ZeroDuration()));
+  standing_.catch_up = options_.catch_up;
+  damage_ = receiver->damage();
+  if (joined.ok() || !standing_.caught_up) return joined;
+  // The members had ended their generation, and the round failed.
+  standing_.caught_up.reset();
+  COXSWAIN_RETURN_IF_ERROR(options_.catch_up->Undo());
+  return joined;
 }
 
 absl::StatusOr<Runner::Next> Runner::Generation() {
@@ -263,6 +309,10 @@ absl::Status Runner::Prepare(ElasticGeneration* generation) {
   generation->communicator = &world_->communicator();
   generation->recovery = ReportOf(*session_, recovered);
   generation->recovery.took = Now() - ended_;
+  for (std::string& damage : damage_) {
+    generation->recovery.warnings.push_back(std::move(damage));
+  }
+  damage_.clear();
   generation->hook_state = std::move(recovered.hook_state);
   generation->error_scale = recovered.error_scale;
   generation->trained = standing_.trained;
@@ -271,6 +321,7 @@ absl::Status Runner::Prepare(ElasticGeneration* generation) {
     standing_.replay.BeforeStep(plan.terms.checksum_every, &state_,
                                 [&hook] { return hook.SaveOwn(); });
   };
+  generation->lineage = standing_.lineage;
   generation->after_step = [this](int64_t step) { AfterStep(step); };
   LogRecovery(session_->job(), generation->recovery);
   if (options_.on_recovery) options_.on_recovery(generation->recovery);

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/comm/communicator.h"
+#include "client/elastic/catch_up/catch_up_target.h"
 #include "client/elastic/elastic_state.h"
 #include "client/elastic/recovery.h"
 #include "client/reduce/hook.h"
@@ -25,9 +26,11 @@ struct RecoveryReport {
   int world_size = 0;
   int64_t previous_generation = 0;  // 0: the first of this process
   int previous_world_size = 0;
-  int64_t step = 0;        // that all ranks go on from
-  int source = -1;         // whose state was copied; -1: all had the same
-  bool copied = false;     // to this rank
+  int64_t step = 0;     // that all ranks go on from
+  int source = -1;      // whose state was copied; -1: all had the same
+  bool copied = false;  // to this rank
+  // This rank had taken it while it waited.
+  bool caught_up = false;
   double error_scale = 1;  // of this rank's errors
   // Members that are lost or have left, each in a sentence with the norm of the
   // error that was lost with it, where that is known.
@@ -50,6 +53,7 @@ struct ElasticGeneration {
   // The generation in which the state's last step was committed. Two states of
   // a job are the same if this and their progress are.
   int64_t trained = 0;
+  int64_t lineage = 0;  // of the state: see RankFacts
   RecoveryReport recovery;
   // To be called before each step, while nothing of it has begun, with the hook
   // and the plan that it follows: may copy the state, to go back to it if ranks
@@ -89,6 +93,13 @@ class ElasticRun {
     // leaves, so that each of them still finds the last step if it must
     // recover.
     absl::Duration finish_timeout = absl::Minutes(5);
+    // Takes the state of the members while this worker waits as a spare, if it
+    // may: in plain text, and in a job without a mesh. Outlives Run. Null: this
+    // worker copies it once it is a member.
+    CatchUpTarget* catch_up = nullptr;
+    // How long a newcomer waits for the members' last step, once they have
+    // ended it.
+    absl::Duration catch_up_timeout = absl::Seconds(1);
     // Called for each generation, before `train`: what that adds to the report,
     // such as a return to a checkpoint, is not in it, nor logged as
     // recovery_warning.

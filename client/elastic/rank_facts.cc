@@ -99,6 +99,13 @@ int MajorityIn(const std::vector<RankFacts>& facts,
   return -1;
 }
 
+// Returns whether it has taken all of this state while it waited.
+bool CaughtUpWith(const RankFacts& a, const RankFacts& source) {
+  return a.caught_up != 0 && a.lineage == source.lineage &&
+         a.trained == source.trained && a.progress == source.progress &&
+         SameBits(a, source);
+}
+
 // Makes the lowest rank of the majority the source, of those that are in its
 // step. Returns whether there is one.
 bool FollowMajority(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
@@ -180,7 +187,9 @@ std::vector<bool> PlanCopies(const std::vector<RankFacts>& facts,
         source.has_state != 0 && SameState(facts[rank], source);
     plan->damaged[rank] =
         in_step && has_majority && !SameBits(facts[rank], source);
-    const bool same = in_step && !plan->damaged[rank];
+    const bool caught_up =
+        source.has_state != 0 && CaughtUpWith(facts[rank], source);
+    const bool same = (in_step && !plan->damaged[rank]) || caught_up;
     all_same[rank] = same;
     plan->copies[rank] = !same && static_cast<int>(rank) != plan->source;
     plan->copies_any |= plan->copies[rank];
@@ -190,12 +199,14 @@ std::vector<bool> PlanCopies(const std::vector<RankFacts>& facts,
   return all_same;
 }
 
-void WarnOfLooseBytes(RecoveryPlan* plan) {
-  if (!plan->copies_any_loose) return;
+void WarnOfLooseBytes(const std::vector<RankFacts>& facts, RecoveryPlan* plan) {
   std::vector<int> others;
   for (size_t rank = 0; rank < plan->copies_loose.size(); ++rank) {
-    if (plan->copies_loose[rank]) others.push_back(static_cast<int>(rank));
+    // A newcomer has none of its own.
+    if (!plan->copies_loose[rank] || facts[rank].caught_up != 0) continue;
+    others.push_back(static_cast<int>(rank));
   }
+  if (others.empty()) return;
   plan->warnings.push_back(
       absl::StrCat("the counters or positions of ", NameRanks(others),
                    " were not those of rank ", plan->source,
@@ -245,6 +256,16 @@ absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
   return facts;
 }
 
+void DropCaughtUpAlone(std::vector<RankFacts>* facts) {
+  for (const RankFacts& one : *facts) {
+    if (one.has_state != 0) return;
+  }
+  for (RankFacts& one : *facts) {
+    if (one.caught_up == 0) continue;
+    one.caught_up = one.trained = one.progress = 0;
+  }
+}
+
 absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
                                           int rank, const Mesh& mesh) {
   RecoveryPlan plan;
@@ -256,7 +277,7 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
   const std::vector<bool> same = PlanCopies(facts, has_majority, &plan);
   COXSWAIN_RETURN_IF_ERROR(CheckSameBits(facts, plan.source, same));
   WarnOfLineages(facts, firsts, &plan);
-  WarnOfLooseBytes(&plan);
+  WarnOfLooseBytes(facts, &plan);
   plan.hook = PlanHookRecoveryOf(facts, plan, mesh);
   if (!plan.hook.warning.empty()) plan.warnings.push_back(plan.hook.warning);
   return plan;

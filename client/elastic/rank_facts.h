@@ -46,6 +46,10 @@ struct RankFacts {
   // VersionOf the state that the ranks differed in when this rank went back
   // from it to take its last steps again; 0: none. See replay.h.
   int64_t disputed = 0;
+  // It has no state of its own, but has taken that of the members, as of
+  // `trained` and `progress`, while it waited: see CatchUpTarget. It counts for
+  // nothing but for what it has to copy itself.
+  int64_t caught_up = 0;
 };
 
 // Returns a number for the state of a lineage, a generation and a progress,
@@ -56,6 +60,11 @@ int64_t VersionOf(const RankFacts& facts);
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
                                                      const RankFacts& own,
                                                      absl::Duration timeout);
+
+// Where no rank has a state, what ranks have taken of one while they waited is
+// dropped: not all of it came that way. Each of these is to go back to what it
+// had.
+void DropCaughtUpAlone(std::vector<RankFacts>* facts);
 
 // What follows from them, the same on all ranks.
 struct RecoveryPlan {

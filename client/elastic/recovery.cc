@@ -61,6 +61,8 @@ class Recovery {
   absl::StatusOr<RankFacts> Facts();
   absl::Status Exchange();
   absl::Status Plan();
+  // What this rank has taken while it waited, if it is the others' state.
+  absl::Status KeepOrDropCaughtUp();
   // Where the ranks hold different bits without a majority: takes them back to
   // a step in which they held the same. Fails with `otherwise` if they cannot.
   absl::Status GoBack(const std::vector<int>& disputed,
@@ -109,6 +111,10 @@ absl::StatusOr<Recovered> Recovery::Run() {
   if (plan_.copies_any) recovered.source = plan_.source;
   recovered.copied = plan_.copies[rank_];
   recovered.began = source.has_state == 0;
+  if (std::exchange(standing_.caught_up, std::nullopt)) {
+    recovered.caught_up = true;
+    standing_.catch_up->Forget();
+  }
   standing_.recovered = generation_;
   BeginReplay();
   recovered.warnings = std::move(warnings_);
@@ -146,7 +152,13 @@ absl::StatusOr<RankFacts> Recovery::Facts() {
   facts.progress = state_.progress();
   facts.step = state_.step();
   facts.layout = LayoutOf(state_.LooseTensors(), LayoutOf(tensors, 0));
-  if (standing_.has_state) {
+  if (standing_.caught_up) {
+    facts.caught_up = 1;
+    facts.lineage = standing_.caught_up->lineage;
+    facts.trained = standing_.caught_up->trained;
+    facts.progress = standing_.caught_up->progress;
+  }
+  if (standing_.has_state || standing_.caught_up) {
     facts.loose = Crc32c(state_.LooseBytes());
     facts.tensors = ChecksumOf(tensors);
     COXSWAIN_ASSIGN_OR_RETURN(const uint64_t digest, state_.Digest());
@@ -168,6 +180,7 @@ absl::Status Recovery::Exchange() {
   if (!own.ok()) return Fail("reading its state", own.status());
   COXSWAIN_ASSIGN_OR_RETURN(
       facts_, ExchangeFacts(communicator_, *own, options_.timeout));
+  DropCaughtUpAlone(&facts_);
   return absl::OkStatus();
 }
 
@@ -183,7 +196,19 @@ absl::Status Recovery::Plan() {
   }
   COXSWAIN_RETURN_IF_ERROR(plan.status());
   plan_ = *std::move(plan);
-  return absl::OkStatus();
+  return KeepOrDropCaughtUp();
+}
+
+absl::Status Recovery::KeepOrDropCaughtUp() {
+  if (!standing_.caught_up ||
+      (facts_[rank_].caught_up != 0 && !plan_.copies[rank_])) {
+    return absl::OkStatus();
+  }
+  // It is not what the others have: what it had before is what it may have to
+  // go back to.
+  standing_.caught_up.reset();
+  const absl::Status undone = standing_.catch_up->Undo();
+  return undone.ok() ? undone : Fail("giving up what it had taken", undone);
 }
 
 absl::Status Recovery::GoBack(const std::vector<int>& disputed,

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/mesh.h"
 #include "client/comm/communicator.h"
+#include "client/elastic/catch_up/catch_up_target.h"
 #include "client/elastic/elastic_state.h"
 #include "client/elastic/replay.h"
 #include "client/reduce/hook_state.h"
@@ -48,6 +49,10 @@ struct RankStanding {
   int64_t lineage = 0;    // of the state: see RankFacts; 0: none yet
   int64_t recovered = 0;  // the last generation that it began to train in
   int64_t trained = 0;    // that the state's last step was committed in
+  // What it has taken of the members' state while it waited, and what gives it
+  // up; unset: nothing. It has no state of its own then.
+  std::optional<CaughtUp> caught_up;
+  CatchUpTarget* catch_up = nullptr;
   // Hook::SaveOwn, and the world size that its errors are scaled for.
   std::optional<HookState> hook_state;
   int hook_world = 0;
@@ -59,6 +64,8 @@ struct Recovered {
   int64_t step = 0;
   int source = -1;      // whose state was copied by some rank; -1: none
   bool copied = false;  // by this one
+  // This one had taken it before, while it waited.
+  bool caught_up = false;
   // No rank had a state of a generation before: training begins.
   bool began = false;
   // Training that is lost, and what is replayed. The same on all ranks, except

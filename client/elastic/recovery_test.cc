@@ -102,11 +102,41 @@ class FakeState : public ElasticState {
   int digests_ = 0;
 };
 
+// What is kept of a newcomer's own state, and whether it has gone back to it.
+class FakeCatchUp : public CatchUpTarget {
+ public:
+  explicit FakeCatchUp(FakeState* state) : state_(*state) {}
+
+  absl::Status Begin(absl::string_view) override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<Part>> State() override {
+    return std::vector<Part>();
+  }
+  absl::StatusOr<std::vector<Part>> Averages(absl::string_view) override {
+    return std::vector<Part>();
+  }
+  absl::Status Step(absl::string_view, bool) override {
+    return absl::OkStatus();
+  }
+  absl::Status Undo() override {
+    state_ = FakeState();
+    undone = true;
+    return absl::OkStatus();
+  }
+  void Forget() override { forgotten = true; }
+
+  bool undone = false;
+  bool forgotten = false;
+
+ private:
+  FakeState& state_;
+};
+
 // A rank that has trained in generation 4, of three, up to this step.
 struct Rank {
   FakeState state;
   RankStanding standing;
   RecoveryOptions options;
+  std::unique_ptr<FakeCatchUp> catch_up;
   int64_t dies_at = -1;  // the collective, from 0, that it does not start
 };
 
@@ -298,6 +328,74 @@ TEST(RecoveryTest, ANewcomerGetsAllButErrors) {
   EXPECT_EQ(results[1]->error_scale, 1);
   EXPECT_EQ(results[2]->error_scale, 1);
   EXPECT_EQ(ranks[0]->standing.trained, 4);
+}
+
+// A newcomer that has taken the state of this step while it waited.
+std::unique_ptr<Rank> CaughtUpAt(int64_t step) {
+  auto rank = Newcomer();
+  rank->state = FakeState(step, 0.1 * static_cast<double>(step),
+                          absl::StrCat("after ", step));
+  rank->standing.caught_up = CaughtUp{7, 4, step};
+  rank->catch_up = std::make_unique<FakeCatchUp>(&rank->state);
+  rank->standing.catch_up = rank->catch_up.get();
+  return rank;
+}
+
+TEST(RecoveryTest, ANewcomerThatHasTheStateCopiesNothing) {
+  Ranks ranks = RanksOf(CaughtUpAt(9), Survivor(9, 0.25), Survivor(9, 0.5));
+  ranks[1]->state.loose = ranks[2]->state.loose = "counters";
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  for (const auto& result : results) {
+    EXPECT_EQ(result->source, -1);
+    EXPECT_FALSE(result->copied);
+    EXPECT_THAT(result->warnings, IsEmpty());
+  }
+  EXPECT_TRUE(results[0]->caught_up);
+  EXPECT_FALSE(results[1]->caught_up);
+  EXPECT_TRUE(ranks[0]->catch_up->forgotten);
+  EXPECT_FALSE(ranks[0]->catch_up->undone);
+  EXPECT_EQ(ranks[0]->state.loose, "counters");
+  EXPECT_EQ(FactorOf(*results[0]->hook_state), "q9");
+  EXPECT_EQ(results[0]->error_scale, 0);
+  EXPECT_TRUE(ranks[0]->standing.has_state);
+  EXPECT_EQ(ranks[0]->standing.trained, 4);
+  EXPECT_EQ(ranks[0]->standing.lineage, 7);
+}
+
+// It is none of those that have a majority, nor named as one that is damaged.
+TEST(RecoveryTest, ANewcomerWithOtherBitsCopiesAsAnyOther) {
+  Ranks ranks = RanksOf(CaughtUpAt(9), CaughtUpAt(9), Survivor(9, 0.5));
+  for (const size_t rank : {0, 1}) ranks[rank]->state.set_value(3.25);
+  const double value = ranks[2]->state.value();
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  for (const size_t rank : {0, 1}) {
+    EXPECT_TRUE(results[rank]->copied);
+    EXPECT_FALSE(results[rank]->caught_up);
+    EXPECT_EQ(results[rank]->source, 2);
+    EXPECT_THAT(results[rank]->warnings, IsEmpty());
+    EXPECT_TRUE(ranks[rank]->catch_up->undone);
+    EXPECT_EQ(ranks[rank]->state.value(), value);
+  }
+}
+
+TEST(RecoveryTest, ANewcomerOfAnotherStepCopies) {
+  Ranks ranks = RanksOf(CaughtUpAt(10), Survivor(9, 0.25), Survivor(9, 0.5));
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_TRUE(results[0]->copied);
+  EXPECT_EQ(results[0]->source, 1);
+  EXPECT_EQ(ranks[0]->state.step(), 9);
+}
+
+TEST(RecoveryTest, WithoutMembersANewcomerGoesBackToWhatItHad) {
+  Ranks ranks = RanksOf(CaughtUpAt(9), Newcomer(2));
+  const Results results = RecoverAll(ranks);
+  ExpectOk(results);
+  EXPECT_TRUE(ranks[0]->catch_up->undone);
+  EXPECT_TRUE(results[0]->began);
+  for (const auto& rank : ranks) EXPECT_EQ(rank->state.value(), 0);
 }
 
 TEST(RecoveryTest, ARankThatWasAwayHasNoErrorsAndIsNoSource) {

@@ -323,6 +323,10 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   request.set_after_generation(options.after_generation);
   request.set_attempt(options.attempt);
   request.set_encrypts(EncryptsData(options));
+  if (options.after_generation == 0 && !options.catch_up_address.empty()) {
+    request.mutable_catch_up()->set_address(options.catch_up_address);
+    request.mutable_catch_up()->set_secret(options.catch_up_secret);
+  }
   v1::Manifest* wire = request.mutable_manifest();
   wire->set_world_size(options.world_size);
   // One form only: manifests are compared.

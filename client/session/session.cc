@@ -252,6 +252,10 @@ void Session::SetPipelinePlace(
   core_->SetPipelinePlace(std::move(source));
 }
 
+void Session::ReportNewcomers(std::vector<NewcomerReport> reports) {
+  core_->ReportNewcomers(std::move(reports));
+}
+
 void Session::ReportErrorNorm(double norm, int64_t step) {
   core_->ReportErrorNorm(norm, step);
 }

@@ -27,6 +27,21 @@
 
 namespace coxswain {
 
+// What a member has to report of a worker that waits, to which it sends its
+// state.
+struct NewcomerReport {
+  uint64_t incarnation = 0;
+  // It is in step, or gets nothing more from here: the regroup need not wait
+  // for it any longer.
+  bool settled = false;
+  std::string damage;  // of what was sent, a sentence; empty: none
+
+  bool operator==(const NewcomerReport& other) const {
+    return incarnation == other.incarnation && settled == other.settled &&
+           damage == other.damage;
+  }
+};
+
 // A worker's membership in a job: a training program opens it first, and closes
 // it last.
 //
@@ -157,6 +172,9 @@ class Session {
   void ReportWait(bool waits);
   // Sets Hook::ErrorNorm after this step, likewise.
   void ReportErrorNorm(double norm, int64_t step);
+
+  // Sets this for all newcomers, likewise, and sends it at once, too.
+  void ReportNewcomers(std::vector<NewcomerReport> reports);
 
   // Sets where this rank is in its pipeline, likewise: `source` is asked when a
   // heartbeat is made, on a thread of the session, and returns nothing before

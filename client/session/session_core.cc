@@ -225,6 +225,12 @@ v1::Heartbeat Session::Core::Progress() const {
     MutexLock lock(&mutex_);
     heartbeat.set_error_norm(error_norm_);
     heartbeat.set_error_step(error_step_);
+    for (const NewcomerReport& report : newcomers_) {
+      v1::NewcomerReport* const wire = heartbeat.add_newcomers();
+      wire->set_incarnation(report.incarnation);
+      wire->set_settled(report.settled);
+      wire->set_damage(report.damage);
+    }
     place_source = pipeline_place_;
   }
   if (place_source == nullptr) return heartbeat;
@@ -258,6 +264,19 @@ v1::Heartbeat Session::Core::NextHeartbeat() {
 void Session::Core::SetPipelinePlace(PlaceSource source) {
   MutexLock lock(&mutex_);
   pipeline_place_ = std::move(source);
+}
+
+void Session::Core::ReportNewcomers(std::vector<NewcomerReport> reports) {
+  {
+    MutexLock lock(&mutex_);
+    newcomers_ = std::move(reports);
+  }
+  v1::AttachRequest request;
+  *request.mutable_heartbeat() = Progress();
+  request.mutable_heartbeat()->set_interval_ms(
+      absl::ToInt64Milliseconds(heartbeat_interval_));
+  // If it is not taken, the next one has it.
+  if (attachment_ != nullptr) attachment_->Send(request);
 }
 
 void Session::Core::ReportErrorNorm(double norm, int64_t at_step) {

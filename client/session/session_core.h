@@ -90,6 +90,7 @@ class Session::Core {
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
   void ReportErrorNorm(double norm, int64_t step);
+  void ReportNewcomers(std::vector<NewcomerReport> reports);
   void SetPipelinePlace(PlaceSource source);
   ScheduleClient& schedule() { return *schedule_; }
   PeerReports& peer_reports() { return *peer_reports_; }
@@ -153,6 +154,7 @@ class Session::Core {
   std::vector<AbortCallback> on_abort_ ABSL_GUARDED_BY(mutex_);
   double error_norm_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t error_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<NewcomerReport> newcomers_ ABSL_GUARDED_BY(mutex_);
   PlaceSource pipeline_place_ ABSL_GUARDED_BY(mutex_);
   // What the events have reported already: decisions may be repeated.
   int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -102,6 +102,11 @@ struct SessionOptions {
   // The last generation that this process was a member of; 0: none. Rejoin sets
   // it.
   int64_t after_generation = 0;
+  // Where this worker takes the state of the members while it waits as a spare,
+  // HOST:PORT, and the secret that they show; empty: it takes none. Does not
+  // concern a Rejoin.
+  std::string catch_up_address;
+  uint64_t catch_up_secret = 0;
   uint64_t launcher_id = 0;  // 0: none
   Incarnation incarnation;   // 0: random
   std::string host;          // for display; empty: the host name

@@ -213,6 +213,7 @@ void DistributedDataParallel::NoteAfterSkip(
   decision_.plan = decision.plan;
   decision_.regroup = decision.regroup;
   decision_.checkpoint = decision.checkpoint;
+  decision_.newcomers = decision.newcomers;
 }
 
 absl::Status DistributedDataParallel::EndWindow() {

@@ -11,6 +11,7 @@
 #include "base/ids.h"
 #include "base/mesh.h"
 #include "schedule/plan.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::server {
 
@@ -105,6 +106,16 @@ class GenerationObserver {
     static_cast<void>(job);
     static_cast<void>(generation);
     static_cast<void>(reason);
+  }
+
+  // The members are to send their state to these workers, which wait, while
+  // they train: once for each, and not where the schedule is not enforced.
+  virtual void OnCatchUpWanted(
+      absl::string_view job, Generation generation,
+      const std::vector<schedule::Newcomer>& newcomers) {
+    static_cast<void>(job);
+    static_cast<void>(generation);
+    static_cast<void>(newcomers);
   }
 
   // A member has left cleanly; its generation continues without it.

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "schedule/step_agreement.h"
+#include "schedule/ticket.h"
 #include "server/generation/fence.h"
 #include "server/membership/membership_types.h"
 #include "server/state/state_store.h"
@@ -127,6 +128,10 @@ struct NotifyRegroupWanted {
   Generation generation;
   std::string reason;
 };
+struct NotifyCatchUpWanted {
+  Generation generation;
+  std::vector<schedule::Newcomer> newcomers;
+};
 struct NotifyEnded {
   Generation generation;
   absl::Status status;
@@ -169,9 +174,9 @@ using JobEffect = std::variant<
     job_effect::Answer, job_effect::Reply, job_effect::ReplyWhenSaved,
     job_effect::Send, job_effect::SendMessages, job_effect::CloseStream,
     job_effect::Detached, job_effect::NotifyBegan, job_effect::NotifyLeft,
-    job_effect::NotifyRegroupWanted, job_effect::NotifyEnded,
-    job_effect::Announce, job_effect::Save, job_effect::WriteDeparture,
-    job_effect::Commit, job_effect::Discard>;
+    job_effect::NotifyRegroupWanted, job_effect::NotifyCatchUpWanted,
+    job_effect::NotifyEnded, job_effect::Announce, job_effect::Save,
+    job_effect::WriteDeparture, job_effect::Commit, job_effect::Discard>;
 using JobEffects = std::vector<JobEffect>;
 
 }  // namespace coxswain::server

@@ -237,6 +237,13 @@ class JobMembership {
                               absl::Time now);
   JoinResult ResultFor(int rank) const;
   void LookAtGrowth(absl::Time now, JobEffects* effects);
+  // Has the members send these spares their state, where that can be. Returns
+  // whether the regroup is to wait for one of them.
+  bool AwaitCatchUp(const std::vector<WorkerIdentity>& spares, absl::Time now,
+                    JobEffects* effects);
+  // Of a member's heartbeat.
+  void NoteNewcomers(const Member& member, const Progress& before,
+                     const std::vector<NewcomerReport>& reports);
 
   // job_membership_leave.cc: members that leave of their own accord.
   void TakeNow(job_input::Leave leave, absl::Time now, JobEffects* effects);

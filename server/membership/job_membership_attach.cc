@@ -68,6 +68,7 @@ void JobMembership::NoteProgress(int rank, const Progress& progress,
                                  absl::Time now) {
   MemberRecord& record = job_.run.members[rank];
   if (!record.progress.SameWork(progress)) record.progressed = now;
+  NoteNewcomers(record.member, record.progress, progress.newcomers);
   record.progress = progress;
   record.reported = now;
   if (progress.pipeline.has_value()) {
@@ -77,6 +78,27 @@ void JobMembership::NoteProgress(int rank, const Progress& progress,
   record.progress.activity =
       OneLine(Shorten(progress.activity, kMaxActivityBytes));
   record.liveness.last_sign = now;
+}
+
+void JobMembership::NoteNewcomers(const Member& member, const Progress& before,
+                                  const std::vector<NewcomerReport>& reports) {
+  for (const NewcomerReport& report : reports) {
+    Waiter* const waiter = job_.waiting.FindMutable(report.incarnation);
+    if (waiter == nullptr) continue;
+    waiter->settled |= report.settled;
+    const bool known =
+        std::any_of(before.newcomers.begin(), before.newcomers.end(),
+                    [&](const NewcomerReport& old) {
+                      return old.incarnation == report.incarnation &&
+                             old.damage == report.damage;
+                    });
+    if (report.damage.empty() || known) continue;
+    LogWarning("piece_damaged", {{"job", job_.name},
+                                 {"generation", job_.run.generation.value()},
+                                 {"worker", waiter->member.identity.ToString()},
+                                 {"reported_by", member.ToString()},
+                                 {"reason", OneLine(report.damage)}});
+  }
 }
 
 void JobMembership::Detach(int rank, absl::Time now, JobEffects* effects) {

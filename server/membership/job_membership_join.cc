@@ -64,6 +64,8 @@ absl::Status JobMembership::DecideJoin(job_input::Join* join, absl::Time now,
   waiter.join_id = join->join_id;
   waiter.timeout = std::min(request.timeout, options().max_join_timeout);
   waiter.after = request.after_generation;
+  waiter.catch_up = {std::move(request.catch_up_address),
+                     request.catch_up_secret, request.incarnation.value()};
   waiter.callback = std::move(join->callback);
   job_.withdrawn.erase(request.incarnation);
   job_.waiting.Add(std::move(waiter), std::move(request.manifest), now);

@@ -270,6 +270,7 @@ void JobMembership::LookAtGrowth(absl::Time now, JobEffects* effects) {
   growth.min_age = GrowthAge(options().growth_min_age, job_.fruitless_regroups);
   const bool wanted = DecideGrowth(now, state, growth);
   if (!wanted && !run.wants_growth) return;
+  if (wanted && !run.wants_growth && AwaitCatchUp(spares, now, effects)) return;
   run.wants_growth = wanted;
   run.wanted_growth = true;
   std::string reason;
@@ -281,6 +282,35 @@ void JobMembership::LookAtGrowth(absl::Time now, JobEffects* effects) {
   }
   effects->push_back(
       job_effect::NotifyRegroupWanted{run.generation, std::move(reason)});
+}
+
+bool JobMembership::AwaitCatchUp(const std::vector<WorkerIdentity>& spares,
+                                 absl::Time now, JobEffects* effects) {
+  const RunRecord& run = job_.run;
+  // No decision would ask for it.
+  if (run.plan.terms.enforcement == schedule::Enforcement::kOff) return false;
+  const size_t room = static_cast<size_t>(job_.world_size) - run.members.size();
+  const size_t most = std::min(room, schedule::kMaxNewcomers);
+  job_effect::NotifyCatchUpWanted wanted{run.generation, {}};
+  size_t count = 0;
+  bool waits = false;
+  for (const WorkerIdentity& identity : spares) {
+    const Incarnation incarnation =
+        job_.waiting.Find(identity)->member.incarnation;
+    Waiter* const waiter = job_.waiting.FindMutable(incarnation);
+    if (waiter->catch_up.address.empty() || ++count > most) continue;
+    if (waiter->catching_up_since == absl::InfiniteFuture()) {
+      waiter->catching_up_since = now;
+      wanted.newcomers.push_back(waiter->catch_up);
+      LogInfo("catches_up", {{"job", job_.name},
+                             {"generation", run.generation.value()},
+                             {"worker", identity.ToString()}});
+    }
+    waits |= !waiter->settled &&
+             now < waiter->catching_up_since + options().catch_up_timeout;
+  }
+  if (!wanted.newcomers.empty()) effects->push_back(std::move(wanted));
+  return waits;
 }
 
 }  // namespace coxswain::server

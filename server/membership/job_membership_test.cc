@@ -64,6 +64,9 @@ struct Words {
   std::string operator()(const job_effect::NotifyRegroupWanted& wanted) const {
     return absl::StrCat("regroup wanted: ", wanted.reason);
   }
+  std::string operator()(const job_effect::NotifyCatchUpWanted& wanted) const {
+    return absl::StrCat("catch-up wanted: ", wanted.newcomers.size());
+  }
   std::string operator()(const job_effect::NotifyEnded& ended) const {
     return absl::StrCat("ended ", ended.generation.value());
   }

@@ -42,6 +42,10 @@ absl::Status CheckJoin(const JoinRequest& request,
       CheckName("identity.node", request.identity.node, max_name));
   COXSWAIN_RETURN_IF_ERROR(CheckName("host", request.host, max_name));
   COXSWAIN_RETURN_IF_ERROR(CheckName("address", request.address, max_name));
+  if (!request.catch_up_address.empty()) {
+    COXSWAIN_RETURN_IF_ERROR(
+        CheckName("catch_up.address", request.catch_up_address, max_name));
+  }
   if (request.identity.slot < 0 || request.identity.slot > kMaxSlot) {
     return absl::InvalidArgumentError(
         absl::StrCat("identity.slot must be 0 to ", kMaxSlot, ", not ",

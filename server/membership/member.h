@@ -67,6 +67,13 @@ struct LostMember {
   int64_t error_step = 0;
 };
 
+// What a member reports of a worker that waits, to which it sends its state.
+struct NewcomerReport {
+  Incarnation incarnation;
+  bool settled = false;  // the regroup need not wait for it any longer
+  std::string damage;    // of what was sent, a sentence; empty: none
+};
+
 // What a worker reports with each heartbeat.
 struct Progress {
   int64_t step = 0;
@@ -83,6 +90,7 @@ struct Progress {
   std::optional<PipelinePlace> pipeline;
   absl::Duration waiting;   // for others, while nothing has moved
   absl::Duration interval;  // of its heartbeats; 0: not known
+  std::vector<NewcomerReport> newcomers;
 
   // Returns whether the worker has made no progress since.
   bool SameWork(const Progress& other) const {

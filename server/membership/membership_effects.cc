@@ -102,6 +102,12 @@ struct Membership::Carrier {
       observer->OnRegroupWanted(name, wanted.generation, wanted.reason);
     });
   }
+  void operator()(job_effect::NotifyCatchUpWanted wanted) {
+    Notify([name = job->machine.name(),
+            wanted = std::move(wanted)](GenerationObserver* observer) {
+      observer->OnCatchUpWanted(name, wanted.generation, wanted.newcomers);
+    });
+  }
   void operator()(job_effect::NotifyEnded ended) {
     Notify([name = job->machine.name(),
             ended = std::move(ended)](GenerationObserver* observer) {

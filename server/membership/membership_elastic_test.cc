@@ -314,6 +314,75 @@ TEST_F(ElasticTest, TheGenerationEndsForALargerOne) {
   EXPECT_EQ(spare->joined().previous_world_size, 2);
 }
 
+// Has the members report of the spare.
+void ReportSpare(Membership* membership, const Worker* member,
+                 const Worker* spare, bool settled,
+                 const std::string& damage = "") {
+  Progress progress;
+  progress.newcomers.push_back({spare->request.incarnation, settled, damage});
+  ASSERT_OK(membership->Heartbeat(member->attachment, progress));
+}
+
+TEST_F(ElasticTest, TheRegroupWaitsUntilASpareHasTheState) {
+  const auto team = RunElastic(2, 4, 2);
+  Worker* spare = MakeElastic(2, 4, 0, "host-b");
+  spare->request.catch_up_address = "host-b:7";
+  spare->request.catch_up_secret = 42;
+  Join(spare);
+  Pass(absl::Seconds(4));
+  EXPECT_THAT(observer_.catch_ups, IsEmpty()) << "the generation is young";
+  Pass(absl::Seconds(2));
+  EXPECT_THAT(observer_.catch_ups, ElementsAre("job 1: host-b:7 42"));
+  ReportSpare(membership_.get(), team[1], spare, /*settled=*/false);
+  Beat(team);
+  Pass(absl::Seconds(2));
+  EXPECT_THAT(observer_.catch_ups, SizeIs(1)) << "once";
+  EXPECT_THAT(observer_.regroups, IsEmpty());
+  ReportSpare(membership_.get(), team[1], spare, /*settled=*/true);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.regroups,
+              ElementsAre("job 1: a worker waits to join: host-b/0"));
+}
+
+TEST_F(ElasticTest, TheRegroupWaitsForNoSpareThatTakesTooLong) {
+  const auto team = RunElastic(2, 4, 2);
+  Worker* spare = MakeElastic(2, 4, 0, "host-b");
+  spare->request.catch_up_address = "host-b:7";
+  Join(spare);
+  Pass(absl::Seconds(5));
+  ASSERT_THAT(observer_.catch_ups, SizeIs(1));
+  for (int i = 0; i < 29; ++i) {
+    Beat(team);
+    Pass(absl::Seconds(1));
+  }
+  EXPECT_THAT(observer_.regroups, IsEmpty());
+  Beat(team);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.regroups, SizeIs(1));
+}
+
+TEST_F(ElasticTest, ASpareTakesTheStateOfTheNextGenerationAnew) {
+  const auto team = RunElastic(2, 3, 2);
+  std::vector<Worker*> spares;
+  for (int slot = 0; slot < 2; ++slot) {
+    spares.push_back(MakeElastic(2, 3, slot, "host-b"));
+    spares[slot]->request.catch_up_address = absl::StrCat("host-b:", slot);
+    Join(spares[slot]);
+  }
+  Pass(absl::Seconds(6));
+  // There is room for one.
+  ASSERT_THAT(observer_.catch_ups, ElementsAre("job 1: host-b:0 0"));
+  membership_->ReportExit(spares[0]->exit(9));
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.catch_ups,
+              ElementsAre("job 1: host-b:0 0", "job 1: host-b:1 0"));
+  EXPECT_THAT(observer_.regroups, IsEmpty());
+  membership_->ReportExit(team[0]->exit(9));
+  Rejoin(team[1]);
+  ASSERT_THAT(spares[1]->answers, SizeIs(1)) << "a loss waits for nothing";
+  EXPECT_OK(spares[1]->answers[0]);
+}
+
 TEST_F(ElasticTest, ARejoinWithoutALeaveIsOne) {
   const auto team = RunElastic(2, 4, 2);
   Rejoin(team[0]);

@@ -81,7 +81,16 @@ class RecordingObserver : public GenerationObserver {
                     int rank) override {
     left.push_back(absl::StrCat(job, " ", generation.value(), " ", rank));
   }
+  void OnCatchUpWanted(
+      absl::string_view job, Generation generation,
+      const std::vector<schedule::Newcomer>& newcomers) override {
+    for (const schedule::Newcomer& newcomer : newcomers) {
+      catch_ups.push_back(absl::StrCat(job, " ", generation.value(), ": ",
+                                       newcomer.address, " ", newcomer.secret));
+    }
+  }
   std::vector<Ended> ended;
+  std::vector<std::string> catch_ups;
   std::vector<std::string> left;
   std::vector<std::string> regroups;
   std::vector<std::vector<GenerationResumed>> resumed;

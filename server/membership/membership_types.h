@@ -35,6 +35,9 @@ struct JoinRequest {
   absl::Duration timeout;
   Generation after_generation;  // 0: none
   int64_t attempt = 0;
+  // Where it takes the state of the members while it waits; empty: it does not.
+  std::string catch_up_address;
+  uint64_t catch_up_secret = 0;
   // Called before the answer where the request is refused, at once or after the
   // commit of a generation, and not where its worker has waited in a round. May
   // be null; without any lock held.

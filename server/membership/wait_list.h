@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "schedule/ticket.h"
 #include "server/membership/manifest_agreement.h"
 #include "server/membership/member.h"
 #include "server/membership/membership_types.h"
@@ -26,6 +27,12 @@ struct Waiter {
   uint64_t arrival = 0;  // the order of arrival; 0: not numbered yet
   absl::Duration timeout;
   Generation after;  // its last generation
+  // Where it takes the members' state; without an address: nowhere.
+  schedule::Newcomer catch_up;
+  // While a generation runs: since when its members are to send it their state;
+  // InfiniteFuture: not yet. And whether it need not be waited for any longer.
+  absl::Time catching_up_since = absl::InfiniteFuture();
+  bool settled = false;
   std::function<void(absl::StatusOr<JoinResult>)> callback;
 };
 
@@ -55,6 +62,9 @@ class WaitList {
   // Null if there is none.
   const Waiter* Find(const WorkerIdentity& identity) const;
   const Waiter* Find(Incarnation incarnation) const;
+  Waiter* FindMutable(Incarnation incarnation) {
+    return const_cast<Waiter*>(Find(incarnation));
+  }
   const Waiters& waiters() const { return waiters_; }
   int size() const { return static_cast<int>(waiters_.size()); }
   bool empty() const { return waiters_.empty(); }

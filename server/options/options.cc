@@ -45,6 +45,7 @@ absl::Status MembershipOptions::Validate() const {
         std::pair("survivor_timeout", survivor_timeout),
         std::pair("growth_settle", growth_settle),
         std::pair("growth_min_age", growth_min_age),
+        std::pair("catch_up_timeout", catch_up_timeout),
         std::pair("max_join_timeout", max_join_timeout),
         std::pair("last_call", last_call),
         std::pair("mismatch_settle", mismatch_settle)}) {

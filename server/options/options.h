@@ -47,6 +47,9 @@ struct MembershipOptions {
   // come for this long, and not before this age: each change is a pause.
   absl::Duration growth_settle = absl::Seconds(1);
   absl::Duration growth_min_age = absl::Seconds(5);
+  // It does not wait for longer than this until spares have taken the members'
+  // state: they copy what they lack once it has ended.
+  absl::Duration catch_up_timeout = absl::Seconds(30);
   // A round whose manifests differ is refused after this time, or once all are
   // there: as long as the workers of some launchers take to start.
   absl::Duration mismatch_settle = absl::Seconds(2);

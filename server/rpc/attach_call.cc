@@ -24,6 +24,8 @@ namespace {
 // What one stream can log of rings.
 constexpr int kMaxRings = 16;
 constexpr size_t kMaxRingBytes = 1024;
+// Of a newcomer's report: a sentence with a host's name.
+constexpr size_t kMaxDamageBytes = 512;
 constexpr absl::Duration kLongest = absl::Hours(24 * 365);
 
 using schedule::TakePosition;
@@ -70,6 +72,12 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   progress.interval = DurationOf(heartbeat.interval_ms());
   progress.error_norm = heartbeat.error_norm();
   progress.error_step = heartbeat.error_step();
+  for (const v1::NewcomerReport& report : heartbeat.newcomers()) {
+    if (progress.newcomers.size() == schedule::kMaxNewcomers) break;
+    progress.newcomers.push_back({Incarnation(report.incarnation()),
+                                  report.settled(),
+                                  Shorten(report.damage(), kMaxDamageBytes)});
+  }
   if (heartbeat.has_pipeline())
     progress.pipeline = PlaceOf(heartbeat.pipeline());
   return progress;

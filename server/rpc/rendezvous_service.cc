@@ -54,6 +54,8 @@ JoinRequest FromProto(const v1::JoinRequest& proto) {
   request.timeout = absl::Milliseconds(proto.timeout_ms());
   request.after_generation = Generation(proto.after_generation());
   request.attempt = proto.attempt();
+  request.catch_up_address = proto.catch_up().address();
+  request.catch_up_secret = proto.catch_up().secret();
   return request;
 }
 

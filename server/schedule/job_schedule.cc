@@ -109,6 +109,7 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
   if (name == schedule::kTrainStream) {
     if (!regroup_.empty()) stream.agreement.RequestRegroup(regroup_);
     stream.agreement.RequestCheckpoint(checkpoint_);
+    stream.agreement.RequestCatchUp(std::move(catch_up_));
   } else {
     for (const schedule::Plan& plan : changes_) stream.agreement.NotePlan(plan);
   }
@@ -205,6 +206,17 @@ void JobSchedule::OnRegroupWanted(absl::string_view reason) {
   regroup_ = std::string(reason);
   const auto train = streams_.find(schedule::kTrainStream);
   if (train != streams_.end()) train->second.agreement.RequestRegroup(reason);
+}
+
+void JobSchedule::OnCatchUpWanted(
+    const std::vector<schedule::Newcomer>& newcomers) {
+  const auto train = streams_.find(schedule::kTrainStream);
+  if (over()) return;
+  if (train == streams_.end()) {
+    catch_up_ = newcomers;
+  } else {
+    train->second.agreement.RequestCatchUp(newcomers);
+  }
 }
 
 absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {

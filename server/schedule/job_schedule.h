@@ -94,6 +94,8 @@ class JobSchedule {
   // Makes the next decision that ends a step of "train" one to regroup; none
   // for an empty reason.
   void OnRegroupWanted(absl::string_view reason);
+  // Puts these on the next decision of "train" that ends a step.
+  void OnCatchUpWanted(const std::vector<schedule::Newcomer>& newcomers);
   // Makes one of the next decisions of "train" ask for a checkpoint.
   //   FAILED_PRECONDITION  it is over, or the plan has enforcement=off
   absl::Status OnCheckpointWanted(absl::string_view reason);
@@ -206,6 +208,8 @@ class JobSchedule {
   std::optional<ResumedFrom> resumed_;
   std::string regroup_;     // is wanted
   std::string checkpoint_;  // likewise
+  // Until "train" has its first ticket.
+  std::vector<schedule::Newcomer> catch_up_;
   // At the last Tick, a member was not attached.
   bool away_ = false;
   int64_t newest_step_ = 0;

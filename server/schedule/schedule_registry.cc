@@ -132,6 +132,17 @@ void ScheduleRegistry::OnRegroupWanted(absl::string_view job,
   }).IgnoreError();
 }
 
+void ScheduleRegistry::OnCatchUpWanted(
+    absl::string_view job, Generation generation,
+    const std::vector<schedule::Newcomer>& newcomers) {
+  const RunPtr run = Find(job, generation);
+  if (run == nullptr) return;
+  Do(run, [&](JobSchedule* schedule, JobSchedule::Effects* /*effects*/) {
+    schedule->OnCatchUpWanted(newcomers);
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
 absl::Status ScheduleRegistry::OnLeaving(absl::string_view job,
                                          Generation generation,
                                          const FinalState& state) {

@@ -142,6 +142,9 @@ class ScheduleRegistry : public GenerationObserver {
   absl::Status OnResume(const std::vector<GenerationResumed>& running) override;
   void OnRegroupWanted(absl::string_view job, Generation generation,
                        absl::string_view reason) override;
+  void OnCatchUpWanted(
+      absl::string_view job, Generation generation,
+      const std::vector<schedule::Newcomer>& newcomers) override;
   void OnGenerationEnded(absl::string_view job, Generation generation,
                          const absl::Status& reason) override;
   void OnMemberLeft(absl::string_view job, Generation generation,

@@ -90,6 +90,8 @@ struct MembershipCoordinator::Carrier {
       owner->around_.on_regroup_wanted(reason);
     });
   }
+  // Its spares take no state.
+  void operator()(const server::job_effect::NotifyCatchUpWanted&) {}
   void operator()(const server::job_effect::NotifyEnded& ended) {
     owner->referee_.OnEnded(ended.generation, ended.status);
     AddInOrder([owner = owner, generation = ended.generation] {

@@ -10,6 +10,7 @@
 #include "client/elastic/load_hook_state.h"
 #include "client/schedule/schedule_client.h"
 #include "client/torch/distributed_data_parallel_options.h"
+#include "client/torch/elastic/member_catch_up.h"
 #include "client/torch/module_checkpoint.h"
 #include "client/torch/shard/sharded_checkpoint.h"
 #include "client/torch/state_bytes.h"
@@ -80,13 +81,14 @@ ElasticTraining::ElasticTraining(const ElasticTrainingOptions& options,
                                  std::shared_ptr<::torch::nn::Module> module,
                                  ::torch::optim::Optimizer* optimizer,
                                  ElasticModuleState* state,
-                                 ElasticShards* shards,
+                                 ElasticShards* shards, MemberCatchUp* catch_up,
                                  ElasticGeneration* generation)
     : options_(options),
       module_(std::move(module)),
       optimizer_(*optimizer),
       state_(*state),
       shards_(*shards),
+      catch_up_(*catch_up),
       generation_(*generation),
       began_at_(state->progress()),
       error_norms_(options.run.session.clock) {}
@@ -113,11 +115,14 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
   PieceExchangeOptions pieces;
   pieces.timeout = options.run.recovery.timeout;
   ElasticShards shards(pieces);
+  MemberCatchUp catch_up(*module, &optimizer,
+                         options.catch_up && options.ddp.zero == 0);
+  run.catch_up = catch_up.target();
   return ElasticRun::Run(
       run, state.get(),
       [&](ElasticGeneration& generation, ElasticRun::Trained* trained) {
         ElasticTraining training(options, module, &optimizer, state.get(),
-                                 &shards, &generation);
+                                 &shards, &catch_up, &generation);
         return training.Run(body, trained);
       });
 }
@@ -126,6 +131,7 @@ absl::Status ElasticTraining::Run(const Body& body,
                                   ElasticRun::Trained* trained) {
   COXSWAIN_RETURN_IF_ERROR(MakeWrapper());
   COXSWAIN_RETURN_IF_ERROR(Restore(trained));
+  catch_up_.BeginGeneration(generation_);
   return Finish(body(*this), trained);
 }
 
@@ -360,7 +366,10 @@ absl::StatusOr<bool> ElasticTraining::StepOptimizer() {
 }
 
 absl::StatusOr<bool> ElasticTraining::TakeStep() {
-  if (sharded_ == nullptr) return ddp_->StepOptimizer(optimizer_);
+  if (sharded_ == nullptr) {
+    catch_up_.BeforeStep(*ddp_);
+    return ddp_->StepOptimizer(optimizer_);
+  }
   const int64_t taken = ddp_->optimizer_steps();
   const int64_t sliced = sharded_->steps();
   const absl::StatusOr<bool> stepped = sharded_->Step();
@@ -384,6 +393,7 @@ void ElasticTraining::Keep() {
   // False in the middle of a window.
   if (checkpoint_->NoteWindow(ddp_->accumulator(), ddp_->decided())) {
     state_.Keep();
+    catch_up_.AfterWindow(*ddp_, state_.progress(), generation_.session);
   }
 }
 
@@ -404,6 +414,7 @@ absl::Status ElasticTraining::Finish(absl::Status status,
   // Also of a window that was begun and left. What was decided since the last
   // StepOptimizer is no part of the state.
   state_.Rollback();
+  if (status.ok() && ddp_->regrouping()) catch_up_.End(state_.progress());
   KeepSlices();
   sharded_.reset();
   const std::unique_ptr<Hook> hook =

@@ -23,6 +23,8 @@
 
 namespace coxswain::torch {
 
+class MemberCatchUp;  // client/torch/elastic/member_catch_up.h
+
 struct ElasticTrainingOptions {
   // Of its manifest, only the world sizes are used; the rest is described from
   // the module, `hook` and `ddp`.
@@ -46,6 +48,11 @@ struct ElasticTrainingOptions {
   // ddp.zero, "newest" is also what a job goes back to that has lost a slice,
   // and an id before the first step after it.
   std::string resume;
+
+  // Newcomers take parameters and optimizer from the members while these train,
+  // where that is possible (docs/elastic.md); otherwise once the generation has
+  // ended, while the members wait.
+  bool catch_up = true;
 };
 
 // Trains a libtorch module through changes of the job's members, in one
@@ -143,7 +150,7 @@ class ElasticTraining {
                   std::shared_ptr<::torch::nn::Module> module,
                   ::torch::optim::Optimizer* optimizer,
                   ElasticModuleState* state, ElasticShards* shards,
-                  ElasticGeneration* generation);
+                  MemberCatchUp* catch_up, ElasticGeneration* generation);
 
   absl::Status Run(const Body& body, ElasticRun::Trained* trained);
   absl::Status MakeWrapper();
@@ -178,6 +185,7 @@ class ElasticTraining {
   ::torch::optim::Optimizer& optimizer_;
   ElasticModuleState& state_;
   ElasticShards& shards_;
+  MemberCatchUp& catch_up_;
   ElasticGeneration& generation_;
   const int64_t began_at_;  // progress
   std::unique_ptr<DistributedDataParallel> ddp_;

@@ -1,0 +1,125 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_CATCH_UP_RECEIVER_H_
+#define COXSWAIN_CLIENT_ELASTIC_CATCH_UP_RECEIVER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/unique_fd.h"
+#include "client/comm/tcp/tcp_socket.h"
+#include "client/elastic/catch_up/catch_up_target.h"
+#include "client/elastic/catch_up/frame.h"
+
+namespace coxswain::catch_up {
+
+// A newcomer's end: listens while the worker waits, and takes the state of the
+// members that connect.
+//
+// Threading: its own thread, and that of its owner.
+class Receiver {
+ public:
+  struct Options {
+    std::string address;  // of this machine, to listen at
+    RandomSource* random = RandomSource::System();
+    // For all members to connect, and for what they have begun to send.
+    absl::Duration connect_timeout = absl::Seconds(10);
+    absl::Duration receive_timeout = absl::Seconds(30);
+    // Between two steps.
+    absl::Duration step_timeout = absl::Minutes(10);
+    // So many pieces may arrive damaged.
+    int max_damaged = 3;
+  };
+  // Fails as ListenTcp does.
+  static absl::StatusOr<std::unique_ptr<Receiver>> Listen(
+      const Options& options, CatchUpTarget* target);
+  ~Receiver();
+
+  const std::string& address() const { return address_; }  // host:port
+  uint64_t secret() const { return secret_; }
+
+  // Ends it: waits, where the members have sent a state, `timeout` at most for
+  // their last step. Returns nothing, and the target is as it was, if that has
+  // not come, or not all before it. Fails as CatchUpTarget::Undo does. Once.
+  absl::StatusOr<std::optional<CaughtUp>> Finish(absl::Duration timeout);
+
+  // What was damaged, a sentence each. After Finish.
+  const std::vector<std::string>& damage() const { return damage_; }
+
+ private:
+  // A member that sends.
+  struct Member {
+    UniqueFd socket;
+    Hello hello;
+    std::string host;
+  };
+  using Parts = std::vector<CatchUpTarget::Part>;
+
+  Receiver(const Options& options, CatchUpTarget* target)
+      : options_(options), target_(*target) {}
+
+  void Run();
+  // Waits for members, and takes what they send until the last step.
+  absl::StatusOr<CaughtUp> Serve();
+  absl::Status AcceptMembers();
+  absl::Status AcceptOne(absl::Time end);
+  absl::StatusOr<CaughtUp> TakeSteps();
+  absl::StatusOr<Header> TakeStepHeaders(bool first, std::string* rest);
+  absl::Status TakeAverages(const Header& step, absl::string_view rest);
+  // Asks for what the damaged ones of the step before were used for.
+  absl::Status AskForDamaged();
+  absl::Status TakeState(bool first);
+  // Takes a piece, which may have arrived damaged.
+  absl::StatusOr<bool> TakePiece(size_t rank, const Header& expected,
+                                 const PiecesOf& to);
+  absl::StatusOr<Header> TakeHeader(size_t rank, absl::Duration timeout);
+  // Reports it, and asks another member for these pieces of the state.
+  absl::Status AskAgain(size_t rank, absl::string_view what,
+                        const Header& piece,
+                        const std::vector<int64_t>& pieces);
+  absl::Status Answer(size_t rank, Header header, absl::string_view text);
+  absl::Time In(absl::Duration time) const;
+
+  const Options options_;
+  CatchUpTarget& target_;
+  UniqueFd listener_;
+  std::string address_;
+  uint64_t secret_ = 0;
+  WakeFd wake_;
+
+  // Of the thread.
+  std::vector<Member> members_;        // by rank
+  std::vector<Header> steps_;          // their last kStep
+  std::map<int64_t, size_t> missing_;  // pieces, and whom they were asked of
+  // By rank: what it has still to send again, in order.
+  std::map<size_t, std::deque<int64_t>> asked_;
+  std::vector<std::string> damage_;
+  // Of the last step's averages: which were damaged, and from whom; and, for
+  // their sizes, where they were.
+  std::vector<std::pair<size_t, Header>> damaged_;
+  Parts averages_;
+  bool begun_ = false;  // the target has
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool taking_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::StatusOr<std::optional<CaughtUp>> result_ ABSL_GUARDED_BY(mutex_) =
+      std::optional<CaughtUp>();
+  std::thread thread_;
+};
+
+}  // namespace coxswain::catch_up
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_CATCH_UP_RECEIVER_H_

@@ -1,0 +1,96 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SENDER_H_
+#define COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SENDER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "client/comm/tcp/tcp_socket.h"
+#include "client/elastic/catch_up/frame.h"
+
+namespace coxswain::catch_up {
+
+// Bytes that several senders share.
+struct Block {
+  std::shared_ptr<const char[]> memory;
+  const char* data = nullptr;  // within it
+  int64_t bytes = 0;
+};
+
+struct Frame {
+  Header header;
+  Block payload;
+};
+
+// A member's connection to one newcomer, on a thread of its own: the thread
+// that trains never waits for it. Once anything fails, or more is queued than
+// may be, the newcomer gets nothing more.
+//
+// Threading: all methods but the destructor from any thread.
+class Sender {
+ public:
+  struct Options {
+    std::string address;  // host:port
+    Hello hello;
+    std::string host;  // of this member
+    // Of all that is queued.
+    int64_t max_queued_bytes = 0;
+    absl::Duration connect_timeout = absl::Seconds(5);
+    // How long the newcomer may take nothing that is there for it.
+    absl::Duration send_timeout = absl::Seconds(30);
+  };
+  explicit Sender(Options options);
+  // Drops what is queued.
+  ~Sender();
+
+  // Queues the frames of one step.
+  void Send(std::vector<Frame> frames, int64_t progress);
+
+  // Returns the pieces of the state that were asked for since the last call.
+  std::vector<int64_t> TakeAsked();
+  // Returns whether the newcomer is in step, or gets nothing more.
+  bool settled() const;
+  bool failed() const;
+  // Returns what the newcomer last reported of damaged pieces; empty: nothing.
+  std::string damage() const;
+
+ private:
+  void Run();
+  absl::Status Serve();
+  absl::Status Connect();
+  // Moves what can be moved at once. Returns whether anything was.
+  absl::StatusOr<bool> SendSomeQueued();
+  absl::Status ReceiveAnswers();
+  void NoteAnswer(const Header& header, absl::string_view text);
+
+  const Options options_;
+  WakeFd wake_;
+  UniqueFd socket_;         // of the thread
+  std::string front_;       // likewise: the header that is being sent
+  Frame sending_;           // likewise
+  int64_t sent_ = 0;        // of header and payload
+  bool sent_last_ = false;  // likewise
+  std::string answer_;      // likewise: what came of the next one
+
+  mutable Mutex mutex_;
+  std::deque<Frame> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t latest_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool in_step_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> asked_ ABSL_GUARDED_BY(mutex_);
+  std::string damage_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace coxswain::catch_up
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SENDER_H_

@@ -1,0 +1,141 @@
+#include "client/elastic/catch_up/source.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/crc32c.h"
+
+namespace coxswain::catch_up {
+
+std::vector<int64_t> Source::OwnPieces(const PiecesOf& of) const {
+  std::vector<int64_t> own;
+  for (int64_t piece = options_.rank; piece < of.pieces(); piece += sources()) {
+    own.push_back(piece);
+  }
+  return own;
+}
+
+std::vector<Frame> Source::Copy(Kind kind, const PiecesOf& from,
+                                const std::vector<int64_t>& pieces) const {
+  int64_t bytes = 0;
+  for (const int64_t piece : pieces) bytes += from.SizeOf(piece);
+  // Without zeros, which would be written over.
+  const std::shared_ptr<char[]> memory(new char[static_cast<size_t>(bytes)]);
+  char* to = memory.get();
+  std::vector<Frame> frames;
+  for (const int64_t piece : pieces) {
+    Frame frame;
+    frame.header.kind = kind;
+    frame.header.number = piece;
+    frame.payload = {memory, to, from.SizeOf(piece)};
+    // Of the tensors themselves: what happens to the copy is found out.
+    from.Visit(piece, [&](const char* data, int64_t run) {
+      const auto size = static_cast<size_t>(run);
+      frame.header.checksum =
+          Crc32c(absl::string_view(data, size), frame.header.checksum);
+      std::memcpy(to, data, size);
+      to += run;
+    });
+    frames.push_back(std::move(frame));
+  }
+  return frames;
+}
+
+void Source::CopyAverages(const std::vector<Span>& averages) {
+  averages_.clear();
+  if (!sends()) return;
+  const PiecesOf pieces(averages);
+  averages_ = Copy(Kind::kAverages, pieces, OwnPieces(pieces));
+}
+
+bool Source::active() const {
+  return std::any_of(senders_.begin(), senders_.end(),
+                     [](const auto& entry) { return !entry.second->failed(); });
+}
+
+void Source::EndStep(const Step& step) {
+  if (!sends()) return;
+  const std::vector<Frame> averages = std::exchange(averages_, {});
+  // To those that had the state before.
+  std::vector<Frame> frames = {StepFrame(step)};
+  if (step.applied) {
+    frames.insert(frames.end(), averages.begin(), averages.end());
+  }
+  for (auto& [incarnation, sender] : senders_) {
+    if (!sender->failed()) SendStep(step, frames, sender.get());
+  }
+  Begin(step);
+}
+
+Frame Source::StepFrame(const Step& step) const {
+  Frame frame;
+  frame.header.kind = Kind::kStep;
+  frame.header.flags = (step.applied ? kApplied : 0) | (step.last ? kLast : 0);
+  if (options_.rank != 0 || step.rest.empty()) return frame;
+  const std::shared_ptr<char[]> memory(new char[step.rest.size()]);
+  std::memcpy(memory.get(), step.rest.data(), step.rest.size());
+  frame.payload = {memory, memory.get(),
+                   static_cast<int64_t>(step.rest.size())};
+  frame.header.checksum = Crc32c(step.rest);
+  return frame;
+}
+
+void Source::SendStep(const Step& step, std::vector<Frame> frames,
+                      Sender* sender) const {
+  std::vector<int64_t> asked = sender->TakeAsked();
+  if (!asked.empty()) {
+    const PiecesOf state(step.state());
+    asked.erase(
+        std::remove_if(asked.begin(), asked.end(),
+                       [&](int64_t piece) { return piece >= state.pieces(); }),
+        asked.end());
+    for (Frame& frame : Copy(Kind::kState, state, asked)) {
+      frames.push_back(std::move(frame));
+    }
+  }
+  frames.front().header.number = static_cast<int64_t>(asked.size());
+  for (Frame& frame : frames) frame.header.progress = step.progress;
+  sender->Send(std::move(frames), step.progress);
+}
+
+void Source::Begin(const Step& step) {
+  std::vector<Frame> frames;
+  int64_t bytes = 0;
+  for (const schedule::Newcomer& newcomer : step.newcomers) {
+    if (senders_.count(newcomer.incarnation) > 0 ||
+        senders_.size() >= schedule::kMaxNewcomers) {
+      continue;
+    }
+    if (frames.empty()) {
+      const PiecesOf state(step.state());
+      frames = {StepFrame(step)};
+      for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state))) {
+        bytes += frame.payload.bytes;
+        frames.push_back(std::move(frame));
+      }
+      frames.front().header.flags = kBegins;
+      frames.front().header.number = static_cast<int64_t>(frames.size()) - 1;
+      for (Frame& frame : frames) frame.header.progress = step.progress;
+    }
+    Sender::Options options;
+    options.address = newcomer.address;
+    options.hello = {newcomer.secret, options_.generation, options_.lineage,
+                     options_.rank, sources()};
+    options.host = options_.host;
+    options.max_queued_bytes = 2 * bytes + options_.max_queued_bytes;
+    auto sender = std::make_unique<Sender>(std::move(options));
+    sender->Send(frames, step.progress);
+    senders_.emplace(newcomer.incarnation, std::move(sender));
+  }
+}
+
+std::vector<NewcomerReport> Source::Reports() const {
+  std::vector<NewcomerReport> reports;
+  for (const auto& [incarnation, sender] : senders_) {
+    reports.push_back({incarnation, sender->settled(), sender->damage()});
+  }
+  return reports;
+}
+
+}  // namespace coxswain::catch_up

@@ -1,0 +1,85 @@
+#ifndef COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SOURCE_H_
+#define COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SOURCE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/device/tensor.h"
+#include "client/elastic/catch_up/frame.h"
+#include "client/elastic/catch_up/sender.h"
+#include "client/session/session.h"
+#include "schedule/ticket.h"
+
+namespace coxswain::catch_up {
+
+// A member's part of sending its state to newcomers while it trains: with each
+// step it copies its share, and threads of their own send it. Of W ranks each
+// has each W-th piece.
+//
+// Must outlive the members' next rejoining: what was sent last is still on its
+// way.
+//
+// Threading: the thread that trains.
+class Source {
+ public:
+  struct Options {
+    int rank = 0;
+    int world_size = 0;
+    int64_t generation = 0;
+    int64_t lineage = 0;
+    std::string host;
+    // Beside twice this rank's share of the state: of what may be queued for a
+    // newcomer.
+    int64_t max_queued_bytes = int64_t{64} << 20;
+  };
+  explicit Source(Options options) : options_(std::move(options)) {}
+
+  // Returns whether any newcomer is to get the averages of the next step.
+  bool active() const;
+
+  // Copies the share of averages that the optimizer is about to read.
+  void CopyAverages(const std::vector<Span>& averages);
+
+  struct Step {
+    int64_t progress = 0;
+    bool applied = false;  // with the averages that were copied last
+    bool last = false;
+    // Of rank 0: the small rest, that the state brings to a newcomer's.
+    std::string rest;
+    // Which begin with this step.
+    std::vector<schedule::Newcomer> newcomers;
+    // Returns the state's spans; called if they are needed.
+    std::function<std::vector<Span>()> state;
+  };
+  void EndStep(const Step& step);
+
+  // Returns what is to be reported of each newcomer.
+  std::vector<NewcomerReport> Reports() const;
+
+ private:
+  int sources() const { return std::min(options_.world_size, kMaxSources); }
+  bool sends() const { return options_.rank < sources(); }
+  // The first of a step's frames.
+  Frame StepFrame(const Step& step) const;
+  void SendStep(const Step& step, std::vector<Frame> frames,
+                Sender* sender) const;
+  // Sends newcomers all of this rank's share.
+  void Begin(const Step& step);
+  std::vector<Frame> Copy(Kind kind, const PiecesOf& from,
+                          const std::vector<int64_t>& pieces) const;
+  std::vector<int64_t> OwnPieces(const PiecesOf& of) const;
+
+  const Options options_;
+  std::map<uint64_t, std::unique_ptr<Sender>> senders_;  // by incarnation
+  std::vector<Frame> averages_;
+};
+
+}  // namespace coxswain::catch_up
+
+#endif  // COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SOURCE_H_
