@@ -15,8 +15,8 @@ class WaitCount {
   // beside this thread, whose waits do not count.
   class Background {
    public:
-    Background() : before_(in_background_) { in_background_ = true; }
-    ~Background() { in_background_ = before_; }
+    Background() : before_(SetInBackground(true)) {}
+    ~Background() { SetInBackground(before_); }
     Background(const Background&) = delete;
     Background& operator=(const Background&) = delete;
 
@@ -29,7 +29,7 @@ class WaitCount {
   class Scope {
    public:
     explicit Scope(WaitCount* count)
-        : count_(in_background_ ? nullptr : count) {
+        : count_(InBackground() ? nullptr : count) {
       if (count_ != nullptr) count_->waiting_.fetch_add(1);
     }
     ~Scope() {
@@ -54,7 +54,10 @@ class WaitCount {
   int64_t ended() const { return ended_.load(); }
 
  private:
-  static inline thread_local bool in_background_ = false;
+  // Of the calling thread.
+  static bool InBackground();
+  // Returns what it was.
+  static bool SetInBackground(bool is);
 
   std::atomic<int> waiting_{0};
   std::atomic<int64_t> ended_{0};
