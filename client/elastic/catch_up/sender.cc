@@ -232,6 +232,7 @@ void Sender::NoteAnswer(const Header& header, absl::string_view text) {
   if (header.kind == Kind::kAgain) {
     if (asked_.size() < kMaxAsked) asked_.push_back(header.number);
     damage_ = std::string(text);
+    in_step_ = false;
   } else if (header.kind == Kind::kReached) {
     in_step_ |= header.progress + kOnTheWay >= latest_;
   }
