@@ -406,11 +406,12 @@ TEST(PipelineJobTest, CreateDoesNotWaitForARankThatHasLeft) {
         ADD_FAILURE() << "a pipeline was made";
         return absl::OkStatus();
       });
-  EXPECT_THAT(ends[0].status,
-              StatusIs(absl::StatusCode::kUnavailable,
-                       AllOf(HasSubstr("the group 'world' cannot be connected"),
-                             HasSubstr("rank 1 (pp 1) on host-a has left: "
-                                       "there is no data for it"))));
+  EXPECT_THAT(
+      ends[0].status,
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr("the group 'world' cannot be connected"),
+                     HasSubstr("rank 1 (pp 1, dp 0) on host-a has left: "
+                               "there is no data for it"))));
   EXPECT_TRUE(absl::IsCancelled(ends[1].status)) << ends[1].status;
 }
 
