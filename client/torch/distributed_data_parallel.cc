@@ -79,12 +79,11 @@ DistributedDataParallel::~DistributedDataParallel() {
   reducer_.reset();
 }
 
-std::unique_ptr<Hook> DistributedDataParallel::TakeHook(
+absl::StatusOr<HookState> DistributedDataParallel::TakeHookState(
     std::unique_ptr<DistributedDataParallel> ddp) {
-  // The reducer rolls a step in flight back before it is gone.
-  std::unique_ptr<Hook> hook = std::move(ddp->hook_);
-  ddp.reset();
-  return hook;
+  // Rolls a step in flight back.
+  ddp->reducer_->Stop();
+  return ddp->hook().SaveOwn();
 }
 
 absl::Status DistributedDataParallel::Connect(Communicator* communicator) {

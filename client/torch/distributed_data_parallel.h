@@ -129,9 +129,10 @@ class DistributedDataParallel {
 
   ~DistributedDataParallel();
 
-  // Ends the wrapper and returns its hook, as it was after the last step that
-  // was committed: for callers that continue with the hook's own state.
-  static std::unique_ptr<Hook> TakeHook(
+  // Ends the wrapper and returns its hook's own state (Hook::SaveOwn), as it
+  // was after the last step that was committed; with reducer.hybrid that of
+  // this rank's slices. Fails as Hook::SaveOwn.
+  static absl::StatusOr<HookState> TakeHookState(
       std::unique_ptr<DistributedDataParallel> ddp);
 
   DistributedDataParallel(const DistributedDataParallel&) = delete;

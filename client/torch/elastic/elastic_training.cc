@@ -417,9 +417,9 @@ absl::Status ElasticTraining::Finish(absl::Status status,
   if (status.ok() && ddp_->regrouping()) catch_up_.End(state_.progress());
   KeepSlices();
   sharded_.reset();
-  const std::unique_ptr<Hook> hook =
-      DistributedDataParallel::TakeHook(std::move(ddp_));
-  COXSWAIN_ASSIGN_OR_RETURN(trained->hook_state, hook->SaveOwn());
+  COXSWAIN_ASSIGN_OR_RETURN(
+      trained->hook_state,
+      DistributedDataParallel::TakeHookState(std::move(ddp_)));
   return status;
 }
 
