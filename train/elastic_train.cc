@@ -81,8 +81,11 @@ absl::Status ElasticGenerationTraining::Start() {
       LoadHookState(&generation_, plan(), &exchange().hook()));
   COXSWAIN_RETURN_IF_ERROR(
       exchange().accumulator().Restore(state_.record().position));
-  // The same on all ranks; what they have is newer than any checkpoint.
-  if (state_.record().progress == 0) COXSWAIN_RETURN_IF_ERROR(Resume());
+  // The same on all ranks; what they have is newer than any checkpoint, or, if
+  // they went back to the beginning, right where those may be wrong.
+  if (state_.record().progress == 0 && generation_.trained == 0) {
+    COXSWAIN_RETURN_IF_ERROR(Resume());
+  }
   state_.Keep();
   return CatchSigtermIf(trained().options.stop_on_sigterm, plan()).status();
 }

@@ -50,8 +50,9 @@ struct ElasticGeneration {
   // none yet: a first generation.
   std::optional<HookState> hook_state;
   double error_scale = 1;
-  // The generation in which the state's last step was committed. Two states of
-  // a job are the same if this and their progress are.
+  // The generation in which the state's last step was committed, or that began
+  // with it because ranks went back to it; 0: neither yet. Two states of a job
+  // are the same if this and their progress are.
   int64_t trained = 0;
   int64_t lineage = 0;  // of the state: see RankFacts
   RecoveryReport recovery;

@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "client/comm/communicator.h"
 #include "client/comm/rank_values.h"
-#include "client/elastic/elastic_state.h"
 #include "client/reduce/agreement.h"
 
 namespace coxswain {
@@ -236,12 +235,6 @@ HookRecoveryPlan PlanHookRecoveryOf(const std::vector<RankFacts>& facts,
 
 }  // namespace
 
-int64_t VersionOf(const RankFacts& facts) {
-  const uint64_t hash = DigestOf(
-      absl::StrCat(facts.lineage, "/", facts.trained, "/", facts.progress));
-  return static_cast<int64_t>(std::max<uint64_t>(hash, 1));
-}
-
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
                                                      const RankFacts& own,
                                                      absl::Duration timeout) {
@@ -286,15 +279,8 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
 std::vector<int> RanksInDispute(const std::vector<RankFacts>& facts) {
   const int source = SourceOf(facts, FirstOfLineages(facts));
   if (facts[source].has_state == 0) return {};
-  bool disputed = MajorityIn(facts, InStepWith(facts, source)) < 0;
-  std::vector<int> ranks;
-  for (size_t rank = 0; rank < facts.size(); ++rank) {
-    const bool gone_back = facts[rank].disputed == VersionOf(facts[source]);
-    disputed |= gone_back;
-    if (!gone_back && !SameState(facts[rank], facts[source])) continue;
-    ranks.push_back(static_cast<int>(rank));
-  }
-  if (!disputed) ranks.clear();
+  std::vector<int> ranks = InStepWith(facts, source);
+  if (MajorityIn(facts, ranks) >= 0) ranks.clear();
   return ranks;
 }
 

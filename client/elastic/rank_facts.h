@@ -25,8 +25,9 @@ struct RankFacts {
   int64_t lineage = 0;
   // The last generation that this rank began to train in; 0: none.
   int64_t recovered = 0;
-  // The generation in which the state's last step was committed. Two states
-  // of a lineage are the same if this and the progress are.
+  // The generation in which the state's last step was committed, or that began
+  // with it because ranks went back to it (replay_plan.h). Two states of a
+  // lineage are the same if this and the progress are.
   int64_t trained = 0;
   int64_t progress = 0;
   int64_t step = 0;
@@ -43,18 +44,11 @@ struct RankFacts {
   int64_t hook_shared = 0;
   int64_t hook_slice = 0;
   int64_t hook_slices = 0;
-  // VersionOf the state that the ranks differed in when this rank went back
-  // from it to take its last steps again; 0: none. See replay.h.
-  int64_t disputed = 0;
   // It has no state of its own, but has taken that of the members, as of
   // `trained` and `progress`, while it waited: see CatchUpTarget. It counts for
   // nothing but for what it has to copy itself.
   int64_t caught_up = 0;
 };
-
-// Returns a number for the state of a lineage, a generation and a progress,
-// never 0: all ranks that have it are to hold the same bits.
-int64_t VersionOf(const RankFacts& facts);
 
 // Returns the facts of all ranks, by rank. Collective.
 absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
@@ -103,8 +97,7 @@ absl::StatusOr<RecoveryPlan> PlanRecovery(const std::vector<RankFacts>& facts,
                                           int rank, const Mesh& mesh);
 
 // Returns the ranks that have the state that all would go on with, where they
-// hold different bits of it, and no majority the same; with those that have
-// gone back from it for that reason already. Empty: there is a majority.
+// hold different bits of it, and no majority the same. Empty: there is one.
 std::vector<int> RanksInDispute(const std::vector<RankFacts>& facts);
 
 // Fails with DATA_LOSS, naming the ranks whose bits are not those of the

@@ -132,6 +132,7 @@ void Recovery::BeginReplay() {
   generation.world_size = size;
   generation.version = {standing_.lineage, standing_.trained,
                         state_.progress()};
+  generation.step = state_.step();
   generation.keep = options_.replay == ReplayMode::kAlways
                         ? size > 1
                         : options_.replay == ReplayMode::kTwoRanks && size == 2;
@@ -171,7 +172,6 @@ absl::StatusOr<RankFacts> Recovery::Facts() {
   facts.hook_shared = hook.shared;
   facts.hook_slice = hook.slice;
   facts.hook_slices = hook.slices;
-  facts.disputed = standing_.replay.disputed();
   return facts;
 }
 
@@ -189,7 +189,7 @@ absl::Status Recovery::Plan() {
   COXSWAIN_RETURN_IF_ERROR(Exchange());
   absl::StatusOr<RecoveryPlan> plan = PlanRecovery(facts_, rank, options_.mesh);
   const std::vector<int> disputed = RanksInDispute(facts_);
-  if (!disputed.empty() && (plan.ok() || absl::IsDataLoss(plan.status()))) {
+  if (!disputed.empty() && absl::IsDataLoss(plan.status())) {
     COXSWAIN_RETURN_IF_ERROR(GoBack(disputed, plan.status()));
     COXSWAIN_RETURN_IF_ERROR(Exchange());
     plan = PlanRecovery(facts_, rank, options_.mesh);
@@ -242,7 +242,9 @@ absl::Status Recovery::GoBack(const std::vector<int>& disputed,
   }
   standing_.has_state = true;
   standing_.lineage = kept->version.lineage;
-  standing_.trained = kept->version.trained;
+  // So it counts for more than the state that it has gone back from, should a
+  // rank still come with that.
+  standing_.trained = standing_.recovered = generation_;
   standing_.hook_state = kept->hook_state;
   standing_.hook_world = kept->hook_world;
   return absl::OkStatus();

@@ -20,8 +20,8 @@ namespace coxswain {
 // Whether ranks that hold different bits of the same step, and no majority the
 // same, go back to the last step of which they held the same, and take the
 // steps since then again, so that the rank that was wrong is found. It takes
-// effect where the plan has a checksum_every, and needs memory for a copy of
-// the state on each rank, and for two while a step is compared.
+// effect where the plan has a checksum_every, and needs memory on each rank:
+// docs/elastic.md says how much.
 enum class ReplayMode {
   kTwoRanks,  // where the world has two ranks, which have no majority
   kAlways,    // in a world of any size
@@ -48,7 +48,7 @@ struct RankStanding {
   bool has_state = false;
   int64_t lineage = 0;    // of the state: see RankFacts; 0: none yet
   int64_t recovered = 0;  // the last generation that it began to train in
-  int64_t trained = 0;    // that the state's last step was committed in
+  int64_t trained = 0;    // see RankFacts
   // What it has taken of the members' state while it waited, and what gives it
   // up; unset: nothing. It has no state of its own then.
   std::optional<CaughtUp> caught_up;

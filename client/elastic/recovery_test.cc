@@ -732,7 +732,7 @@ TEST(RecoveryTest, TwoRanksThatDifferGoBackToWhereTheyDidNot) {
     EXPECT_EQ(ranks[rank]->state.value(), 0.9);
     EXPECT_EQ(ranks[rank]->state.extra(), "after 9");
     EXPECT_EQ(ranks[rank]->state.mean(), 7);
-    EXPECT_EQ(ranks[rank]->standing.trained, 4);
+    EXPECT_EQ(ranks[rank]->standing.trained, 6);
     EXPECT_EQ(results[rank]->step, 9);
     EXPECT_FALSE(results[rank]->copied);
     EXPECT_EQ(ErrorOf(*results[rank]->hook_state), 2);
@@ -781,7 +781,7 @@ TEST(RecoveryTest, ADeathAfterRanksHaveGoneBackLeavesThemThere) {
   }
 }
 
-TEST(RecoveryTest, ARankThatIsLeftAloneWithWrongBitsIsNotFollowed) {
+TEST(RecoveryTest, ARankThatHasNotGoneBackTakesOverWhatTheOthersHave) {
   Ranks ranks = RanksThatDiffer();
   const FakeState other = ranks[1]->state;
   ExpectOk(RecoverAll(ranks, 6));

@@ -1,5 +1,6 @@
 #include "client/elastic/replay.h"
 
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,10 +66,9 @@ void Replay::BeforeStep(
   if (!first && (step % every != 0 || (waiting_ && waiting_->step == step))) {
     return;
   }
-  // Before the first step: all have just gone back to it.
   if (known_ && known_->version == VersionAt(state->progress())) return;
   if (first) known_.reset();
-  absl::StatusOr<KeptState> kept = Copy(state, save_hook);
+  absl::StatusOr<KeptState> kept = CopyIfItFits(state, save_hook);
   if (!kept.ok()) {
     LogWarning("state_not_kept",
                {{"generation", generation_.number},
@@ -88,6 +88,18 @@ StateVersion Replay::VersionAt(int64_t progress) const {
   if (progress != version.progress) version.trained = generation_.number;
   version.progress = progress;
   return version;
+}
+
+absl::StatusOr<KeptState> Replay::CopyIfItFits(
+    ElasticState* state,
+    const std::function<absl::StatusOr<HookState>()>& save_hook) const {
+  // Training can go on without.
+  try {
+    return Copy(state, save_hook);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "there is no memory for a copy of the state");
+  }
 }
 
 absl::StatusOr<KeptState> Replay::Copy(
@@ -118,12 +130,12 @@ void Replay::Forget() {
 }
 
 std::optional<ReplayResult> Replay::AfterStep(int64_t step) {
+  // What it holds by now has been compared by no recovery.
+  if (step > generation_.step) first_ = false;
   if (!waiting_ || step <= waiting_->step) return std::nullopt;
   known_ = std::exchange(waiting_, std::nullopt);
   known_->confirmed = true;
-  if (dispute_ && known_->version.progress < dispute_->progress) {
-    return std::nullopt;
-  }
+  if (known_->version.progress < disputed_progress_) return std::nullopt;
   replays_ = 0;
   if (!dispute_) return std::nullopt;
   ReplayResult result;
@@ -142,7 +154,6 @@ ReplayFacts Replay::Facts() const {
   facts.replays = replays_;
   if (!dispute_) return facts;
   facts.generation = dispute_->comparable ? dispute_->generation : 0;
-  facts.disputed = dispute_->version;
   facts.progress = dispute_->progress;
   facts.from_step = dispute_->from_step;
   facts.had = dispute_->had[static_cast<size_t>(rank_)];
@@ -157,6 +168,7 @@ void Replay::NoteDispute(ReplayDispute dispute, int rank, int64_t generation) {
                        static_cast<size_t>(generation_.world_size) == size &&
                        dispute.from.progress >= generation_.version.progress;
   replays_ = dispute.replays;
+  disputed_progress_ = dispute.progress;
   rank_ = rank;
   dispute_ = std::move(dispute);
 }

@@ -50,6 +50,7 @@ class Replay {
     int64_t number = 0;
     int world_size = 0;
     StateVersion version;
+    int64_t step = 0;
     bool keep = false;  // copies, if the plan compares steps
   };
   // Returns why what was being replayed is given up, if it is: the members have
@@ -67,8 +68,6 @@ class Replay {
 
   // When a generation begins and ranks differ. Looks at each bit of the copies.
   ReplayFacts Facts() const;
-  // Returns RankFacts::disputed.
-  int64_t disputed() const { return dispute_ ? dispute_->version : 0; }
   // In the generation that begins next, by this rank of it.
   void NoteDispute(ReplayDispute dispute, int rank, int64_t generation);
   // Returns the copy of this state; null: there is none that is intact.
@@ -77,6 +76,9 @@ class Replay {
  private:
   // Returns that of the state in this generation.
   StateVersion VersionAt(int64_t progress) const;
+  absl::StatusOr<KeptState> CopyIfItFits(
+      ElasticState* state,
+      const std::function<absl::StatusOr<HookState>()>& save_hook) const;
   absl::StatusOr<KeptState> Copy(
       ElasticState* state,
       const std::function<absl::StatusOr<HookState>()>& save_hook) const;
@@ -89,7 +91,8 @@ class Replay {
   std::optional<KeptState> waiting_;
   std::optional<ReplayDispute> dispute_;
   int rank_ = 0;
-  int64_t replays_ = 0;  // in a row
+  int64_t replays_ = 0;  // in a row: since they had come to differ here
+  int64_t disputed_progress_ = 0;
 };
 
 }  // namespace coxswain

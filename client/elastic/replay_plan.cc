@@ -33,13 +33,6 @@ bool SameOf(const StateBits& a, const StateBits& b, bool tensors) {
   return tensors ? a.tensors == b.tensors : a.digest == b.digest;
 }
 
-// What a rank has of the disputed state, or had when it went back from that.
-StateBits BitsOf(const RankFacts& facts, const ReplayFacts& replay,
-                 int64_t version) {
-  if (facts.disputed == version) return replay.had;
-  return {facts.tensors, facts.digest};
-}
-
 // Returns whether these ranks had come to this state in a replay of it.
 bool WasReplayed(const std::vector<RankFacts>& facts,
                  const std::vector<int>& disputed,
@@ -91,7 +84,8 @@ absl::Status Repeated(const std::vector<RankFacts>& facts,
                     "latter");
   }
   return absl::DataLossError(
-      absl::StrCat(what, ", and start the job again from a checkpoint"));
+      absl::StrCat(what, ", and start the job again from a checkpoint of step ",
+                   replays[first].from_step, " or before"));
 }
 
 // The copies of one version.
@@ -149,19 +143,6 @@ const Copies* Newest(const std::vector<Copies>& all, const RankFacts& state,
   return newest;
 }
 
-// Returns a rank that holds the disputed state: one that has gone back from it
-// is at a step before.
-size_t HolderOf(const std::vector<RankFacts>& facts,
-                const std::vector<int>& disputed) {
-  return static_cast<size_t>(
-      *std::max_element(disputed.begin(), disputed.end(), [&](int a, int b) {
-        const RankFacts& one = facts[static_cast<size_t>(a)];
-        const RankFacts& other = facts[static_cast<size_t>(b)];
-        return std::tie(one.trained, one.progress) <
-               std::tie(other.trained, other.progress);
-      }));
-}
-
 // All that could be taken for being ahead go back, or take over the copy of one
 // that does.
 void PlanWhoGoesBack(const std::vector<RankFacts>& facts, const Copies& copies,
@@ -200,23 +181,13 @@ absl::StatusOr<ReplayPlan> PlanReplay(const std::vector<RankFacts>& facts,
   if (WasReplayed(facts, disputed, replays)) {
     return Repeated(facts, disputed, replays);
   }
-  const RankFacts& state = facts[HolderOf(facts, disputed)];
-  const int64_t version = VersionOf(state);
+  const RankFacts& state = facts[static_cast<size_t>(disputed.front())];
   std::vector<StateBits> had;
-  for (size_t rank = 0; rank < facts.size(); ++rank) {
-    had.push_back(BitsOf(facts[rank], replays[rank], version));
-  }
+  for (const RankFacts& one : facts) had.push_back({one.tensors, one.digest});
   const std::vector<Copies> all = CopiesByVersion(replays, state.lineage);
   const Copies* const copies =
       Newest(all, state, disputed, TensorsDiffer(disputed, had));
-  if (copies == nullptr) {
-    if (!otherwise.ok()) return otherwise;
-    return absl::DataLossError(absl::StrCat(
-        NameRanks(disputed), " held different bits after the same step ",
-        state.step,
-        ", and no copy of the step that they began to take the "
-        "steps again from is left; start the job again from a checkpoint"));
-  }
+  if (copies == nullptr) return otherwise;
   ReplayPlan plan;
   ReplayDispute& dispute = plan.dispute;
   for (const ReplayFacts& one : replays) {
@@ -228,13 +199,10 @@ absl::StatusOr<ReplayPlan> PlanReplay(const std::vector<RankFacts>& facts,
         NameRanks(disputed), " hold different bits after the same step ",
         state.step, ", once more after ", max_replays,
         " replays in a row; look at the memory and the processors of these "
-        "ranks, and start the job again from a checkpoint"));
+        "ranks, and start the job again from a checkpoint of step ",
+        copies->first.step, " or before"));
   }
   dispute.from = copies->first.version;
-  // Of a state that they go back to they are to hold other bits from now on.
-  const bool same = dispute.from ==
-                    StateVersion{state.lineage, state.trained, state.progress};
-  dispute.version = same ? 0 : version;
   dispute.progress = state.progress;
   dispute.step = state.step;
   dispute.ranks = disputed;

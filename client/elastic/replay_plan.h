@@ -55,7 +55,6 @@ struct ReplayFacts {
   // bits that this rank had of it at first, and the generation in which it was
   // to be reached again by the same members; 0: none such.
   int64_t generation = 0;
-  int64_t disputed = 0;  // VersionOf
   int64_t progress = 0;
   int64_t from_step = 0;
   StateBits had;
@@ -67,10 +66,7 @@ absl::StatusOr<std::vector<ReplayFacts>> ExchangeReplayFacts(
 
 // What ranks differ in, to be found out by a replay.
 struct ReplayDispute {
-  // VersionOf the state that they differ in; 0: it is the one that they go
-  // back to.
-  int64_t version = 0;
-  int64_t progress = 0;
+  int64_t progress = 0;  // of the state that they differ in
   int64_t step = 0;
   std::vector<int> ranks;      // that hold it
   std::vector<StateBits> had;  // by rank
@@ -98,10 +94,10 @@ struct ReplayPlan {
 // which all copies, of those that are intact, have the same bits. `facts` and
 // `replays` are by rank, `disputed` is RanksInDispute of them.
 //
-// Fails with `otherwise`, or DATA_LOSS if that is OK, where no rank has such a
-// copy; with DATA_LOSS where the same state has been replayed already, which
-// says of each rank whether it had its former bits again, and where
-// `max_replays` in a row have come to no agreement.
+// Fails with `otherwise` where no rank has such a copy; with DATA_LOSS where
+// the same state has been replayed already, which says of each rank whether it
+// had its former bits again, and where `max_replays` in a row have come to no
+// agreement.
 absl::StatusOr<ReplayPlan> PlanReplay(const std::vector<RankFacts>& facts,
                                       const std::vector<int>& disputed,
                                       const std::vector<ReplayFacts>& replays,

@@ -64,6 +64,7 @@ Replay::Generation GenerationOf(int64_t number, int64_t progress) {
   generation.number = number;
   generation.world_size = 2;
   generation.version = {7, number - 1, progress};
+  generation.step = progress;
   generation.keep = true;
   return generation;
 }
@@ -87,7 +88,6 @@ ReplayDispute DisputeOf(const Replay& replay, CountingState* state) {
   const int64_t now = replay.Facts().waiting.tensors;
   const auto digest = static_cast<int64_t>(*state->Digest());
   ReplayDispute dispute;
-  dispute.version = 99;
   dispute.progress = dispute.step = 12;
   dispute.ranks = {0, 1};
   dispute.had = {{now, digest}, {now ^ 1, digest}};
@@ -190,7 +190,6 @@ TEST_F(ReplayTest, AStateThatCannotBeSavedLeavesItWithoutCopies) {
 
 TEST_F(ReplayTest, NamesTheRankOnceAllHoldTheSameBitsAgain) {
   GoBack();
-  EXPECT_EQ(replay_.disputed(), 99);
   Replay::Generation again = GenerationOf(5, 8);
   EXPECT_EQ(replay_.Begin(again), std::nullopt);
   EXPECT_THAT(TrainTo(12, &state_, &replay_), IsEmpty());
@@ -201,7 +200,7 @@ TEST_F(ReplayTest, NamesTheRankOnceAllHoldTheSameBitsAgain) {
   EXPECT_EQ(results[0].step, 12);
   EXPECT_EQ(results[0].from_step, 8);
   EXPECT_THAT(results[0].wrong, ElementsAre(1));
-  EXPECT_EQ(replay_.disputed(), 0);
+  EXPECT_EQ(replay_.Facts().progress, 0);
   EXPECT_EQ(replay_.Facts().replays, 0);
 }
 
@@ -212,8 +211,23 @@ TEST_F(ReplayTest, GivesUpWhenTheGenerationEndsBefore) {
   const auto why = replay_.Begin(GenerationOf(6, 10));
   ASSERT_TRUE(why.has_value());
   EXPECT_THAT(*why, HasSubstr("before the ranks were at step 12 again"));
+  // It counts as one until the ranks are past that step.
+  EXPECT_THAT(TrainTo(12, &state_, &replay_), IsEmpty());
+  EXPECT_EQ(replay_.Facts().replays, 1);
   EXPECT_THAT(TrainTo(20, &state_, &replay_), IsEmpty());
-  EXPECT_EQ(replay_.disputed(), 0);
+  EXPECT_EQ(replay_.Facts().replays, 0);
+}
+
+// Ranks that take a step without a call of BeforeStep may differ since.
+TEST_F(ReplayTest, OnlyWhatWasComparedIsKeptAsConfirmed) {
+  state_.StepTo(1);
+  replay_.AfterStep(1);
+  TrainTo(3, &state_, &replay_);
+  EXPECT_EQ(replay_.Facts().known.intact, 0);
+  EXPECT_EQ(replay_.Facts().waiting.intact, 0);
+  TrainTo(4, &state_, &replay_);
+  EXPECT_EQ(replay_.Facts().known.intact, 0);
+  EXPECT_EQ(replay_.Facts().waiting.intact, 1);
 }
 
 // The steps are divided anew, and give other bits.

@@ -184,8 +184,9 @@ absl::Status ElasticTraining::Restore(ElasticRun::Trained* trained) {
 
 absl::Status ElasticTraining::RestoreParts(ElasticRun::Trained* trained) {
   Communicator& communicator = *generation_.communicator;
-  // The same on all ranks; what the workers have is newer.
-  if (began_at_ == 0) {
+  // The same on all ranks; what the workers have is newer, or, if they went
+  // back to the beginning, right where checkpoints may be wrong.
+  if (began_at_ == 0 && generation_.trained == 0) {
     COXSWAIN_ASSIGN_OR_RETURN(
         const bool resumed,
         EndAllIfShared(generation_, checkpoint_->Resume(options_.resume)));
