@@ -143,8 +143,8 @@ const Copies* Newest(const std::vector<Copies>& all, const RankFacts& state,
   return newest;
 }
 
-// All that could be taken for being ahead go back, or take over the copy of one
-// that does.
+// One that cannot go back is not to come with the disputed state again, should
+// it be left alone while it copies another one's.
 void PlanWhoGoesBack(const std::vector<RankFacts>& facts, const Copies& copies,
                      ReplayPlan* plan) {
   plan->goes_back.resize(facts.size());
