@@ -74,10 +74,7 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Listen(
   return receiver;
 }
 
-Receiver::~Receiver() {
-  wake_.Raise();
-  if (thread_.joinable()) thread_.join();
-}
+Receiver::~Receiver() { End(); }
 
 absl::Time Receiver::In(absl::Duration time) const {
   return Clock::Real()->Now() + time;
@@ -85,18 +82,32 @@ absl::Time Receiver::In(absl::Duration time) const {
 
 absl::StatusOr<std::optional<CaughtUp>> Receiver::Finish(
     absl::Duration timeout) {
-  {
-    MutexLock lock(&mutex_);
-    if (taking_) {
-      changed_.WaitFor(&mutex_, timeout,
-                       [this]()
-                           ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; });
-    }
-  }
-  wake_.Raise();
-  thread_.join();
+  AwaitLastStep(timeout);
+  End();
   MutexLock lock(&mutex_);
   return result_;
+}
+
+void Receiver::AwaitLastStep(absl::Duration timeout) {
+  const absl::Time begun = Clock::Real()->Now();
+  MutexLock lock(&mutex_);
+  while (taking_ && !done_) {
+    const absl::Time end = std::min(std::max(begun, moved_) + timeout,
+                                    begun + options_.longest_finish);
+    const absl::Duration left = end - Clock::Real()->Now();
+    if (left <= absl::ZeroDuration()) return;
+    changed_.WaitFor(&mutex_, left,
+                     [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; });
+  }
+}
+
+void Receiver::End() {
+  {
+    MutexLock lock(&mutex_);
+    ending_ = true;
+  }
+  wake_.Raise();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Receiver::Run() {
@@ -240,6 +251,12 @@ absl::StatusOr<CaughtUp> Receiver::TakeSteps() {
 
 absl::StatusOr<Header> Receiver::TakeHeader(size_t rank,
                                             absl::Duration timeout) {
+  {
+    MutexLock lock(&mutex_);
+    // Also where there is always something to read.
+    if (ending_) return absl::CancelledError("this worker waits no more");
+    moved_ = Clock::Real()->Now();
+  }
   char head[sizeof(Header)];
   const absl::Status received =
       ReceiveAll(members_[rank].socket, head, sizeof(head), wake_, In(timeout));

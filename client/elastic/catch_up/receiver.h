@@ -38,6 +38,8 @@ class Receiver {
     absl::Duration receive_timeout = absl::Seconds(30);
     // Between two steps.
     absl::Duration step_timeout = absl::Minutes(10);
+    // The longest that Finish waits.
+    absl::Duration longest_finish = absl::Seconds(30);
     // So many pieces may arrive damaged.
     int max_damaged = 3;
   };
@@ -49,8 +51,9 @@ class Receiver {
   const std::string& address() const { return address_; }  // host:port
   uint64_t secret() const { return secret_; }
 
-  // Ends it: waits, where the members have sent a state, `timeout` at most for
-  // their last step. Returns nothing, and the target is as it was, if that has
+  // Ends it: where the members have sent a state, waits for their last step, as
+  // long as no `timeout` passes in which nothing comes, but at most for
+  // longest_finish. Returns nothing, and the target is as it was, if that has
   // not come, or not all before it. Fails as CatchUpTarget::Undo does. Once.
   absl::StatusOr<std::optional<CaughtUp>> Finish(absl::Duration timeout);
 
@@ -69,6 +72,8 @@ class Receiver {
   Receiver(const Options& options, CatchUpTarget* target)
       : options_(options), target_(*target) {}
 
+  void AwaitLastStep(absl::Duration timeout);
+  void End();
   void Run();
   // Waits for members, and takes what they send until the last step.
   absl::StatusOr<CaughtUp> Serve();
@@ -114,7 +119,9 @@ class Receiver {
   Mutex mutex_;
   CondVar changed_;
   bool taking_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time moved_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::StatusOr<std::optional<CaughtUp>> result_ ABSL_GUARDED_BY(mutex_) =
       std::optional<CaughtUp>();
   std::thread thread_;

@@ -17,7 +17,7 @@ namespace coxswain::catch_up {
 namespace {
 
 // A newcomer that is so many steps behind is in step: these are on their way.
-constexpr int64_t kOnTheWay = 2;
+constexpr size_t kOnTheWay = 2;
 // Of what a newcomer asks for, at a time, and of its reason.
 constexpr size_t kMaxAsked = 1024;
 constexpr int64_t kMaxAnswerBytes = 512;
@@ -69,8 +69,16 @@ void Sender::Send(std::vector<Frame> frames, int64_t progress) {
     return;
   }
   queued_bytes_ += bytes;
-  latest_ = progress;
+  unreached_.push_back(progress);
   for (Frame& frame : frames) queue_.push_back(std::move(frame));
+  wake_.Raise();
+}
+
+void Sender::Drop(absl::string_view why) {
+  MutexLock lock(&mutex_);
+  if (!failure_.ok()) return;
+  failure_ = absl::CancelledError(why);
+  queue_.clear();
   wake_.Raise();
 }
 
@@ -234,7 +242,10 @@ void Sender::NoteAnswer(const Header& header, absl::string_view text) {
     damage_ = std::string(text);
     in_step_ = false;
   } else if (header.kind == Kind::kReached) {
-    in_step_ |= header.progress + kOnTheWay >= latest_;
+    while (!unreached_.empty() && unreached_.front() <= header.progress) {
+      unreached_.pop_front();
+    }
+    in_step_ |= unreached_.size() <= kOnTheWay;
   }
 }
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
@@ -53,6 +55,9 @@ class Sender {
   // Queues the frames of one step.
   void Send(std::vector<Frame> frames, int64_t progress);
 
+  // Gives the newcomer nothing more.
+  void Drop(absl::string_view why);
+
   // Returns the pieces of the state that were asked for since the last call.
   std::vector<int64_t> TakeAsked();
   // Returns whether the newcomer is in step, or gets nothing more.
@@ -82,7 +87,8 @@ class Sender {
   mutable Mutex mutex_;
   std::deque<Frame> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t latest_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of what was sent, and the newcomer has not reported to hold: the progress.
+  std::deque<int64_t> unreached_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool in_step_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -63,7 +63,13 @@ void Source::EndStep(const Step& step) {
     frames.insert(frames.end(), averages.begin(), averages.end());
   }
   for (auto& [incarnation, sender] : senders_) {
-    if (!sender->failed()) SendStep(step, frames, sender.get());
+    if (sender->failed()) continue;
+    // All members would wait for it at the regroup. It reports to rank 0 alone.
+    if (step.last && options_.rank == 0 && !sender->settled()) {
+      sender->Drop("it is not in step when the members regroup");
+      continue;
+    }
+    SendStep(step, frames, sender.get());
   }
   Begin(step);
 }
