@@ -14,6 +14,7 @@
 #include "client/elastic/catch_up/receiver.h"
 #include "client/elastic/recovery.h"
 #include "client/session/job.h"
+#include "client/session/join.h"
 #include "client/session/session.h"
 
 namespace coxswain {
@@ -245,9 +246,8 @@ absl::StatusOr<std::unique_ptr<Session>> Runner::Join() {
 absl::StatusOr<std::unique_ptr<catch_up::Receiver>> Runner::ListenForState()
     const {
   const SessionOptions& session = options_.session;
-  const bool encrypts = !session.security.tls.ca.empty() && !session.plain_data;
-  if (options_.catch_up == nullptr || encrypts || !session.mesh.empty() ||
-      !options_.manifest.mesh.empty()) {
+  if (options_.catch_up == nullptr || EncryptsData(session) ||
+      !session.mesh.empty() || !options_.manifest.mesh.empty()) {
     return std::unique_ptr<catch_up::Receiver>();
   }
   catch_up::Receiver::Options options;

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "client/elastic/load_hook_state.h"
 #include "client/schedule/schedule_client.h"
+#include "client/session/join.h"
 #include "client/torch/distributed_data_parallel_options.h"
 #include "client/torch/elastic/member_catch_up.h"
 #include "client/torch/module_checkpoint.h"
@@ -116,7 +117,10 @@ absl::Status ElasticTraining::Run(const ElasticTrainingOptions& options,
   pieces.timeout = options.run.recovery.timeout;
   ElasticShards shards(pieces);
   MemberCatchUp catch_up(*module, &optimizer,
-                         options.catch_up && options.ddp.zero == 0);
+                         // Whatever the newcomer does: what travels to it is
+                         // in plain text.
+                         options.catch_up && options.ddp.zero == 0 &&
+                             !EncryptsData(options.run.session));
   run.catch_up = catch_up.target();
   return ElasticRun::Run(
       run, state.get(),
