@@ -188,8 +188,11 @@ absl::Status Receiver::AcceptOne(absl::Time end) {
   std::string payload(static_cast<size_t>(header.bytes), '\0');
   COXSWAIN_RETURN_IF_ERROR(
       ReceiveAll(member.socket, payload.data(), header.bytes, wake_, end));
+  if (Crc32c(payload) != header.checksum) {
+    return absl::DataLossError("a member's name did not arrive as it was sent");
+  }
   std::memcpy(&member.hello, payload.data(), sizeof(Hello));
-  member.host = OneLine(payload.substr(sizeof(Hello)));
+  member.host = OneLine(ValidUtf8(payload.substr(sizeof(Hello))));
   const Hello& hello = member.hello;
   if (hello.secret != secret_ || hello.sources < 1 ||
       hello.sources > kMaxSources || hello.rank < 0 ||

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/logging.h"
+#include "base/peer_text.h"
 #include "base/status_macros.h"
 
 namespace coxswain::catch_up {
@@ -19,7 +20,9 @@ namespace {
 // A newcomer that is so many steps behind is in step: these are on their way.
 constexpr size_t kOnTheWay = 2;
 // Of what a newcomer asks for, at a time, and of its reason.
-constexpr size_t kMaxAsked = 1024;
+constexpr size_t kMaxAsked = 64;
+// Reads of answers, before anything else is looked at.
+constexpr int kMaxReads = 16;
 constexpr int64_t kMaxAnswerBytes = 512;
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -55,19 +58,27 @@ Sender::~Sender() {
   thread_.join();
 }
 
-void Sender::Send(std::vector<Frame> frames, int64_t progress) {
+bool Sender::Fits(int64_t bytes) {
   MutexLock lock(&mutex_);
-  if (!failure_.ok()) return;
+  return FitsLocked(bytes);
+}
+
+bool Sender::FitsLocked(int64_t bytes) {
+  if (!failure_.ok()) return false;
+  if (queued_bytes_ + bytes <= options_.max_queued_bytes) return true;
+  failure_ = absl::ResourceExhaustedError(absl::StrCat(
+      queued_bytes_ + bytes, " bytes would wait for it, and ",
+      options_.max_queued_bytes, " may: it takes them too slowly"));
+  queue_.clear();
+  wake_.Raise();
+  return false;
+}
+
+void Sender::Send(std::vector<Frame> frames, int64_t progress) {
   int64_t bytes = 0;
   for (const Frame& frame : frames) bytes += BytesOf(frame);
-  if (queued_bytes_ + bytes > options_.max_queued_bytes) {
-    failure_ = absl::ResourceExhaustedError(absl::StrCat(
-        queued_bytes_ + bytes, " bytes would wait for it, and ",
-        options_.max_queued_bytes, " may: it takes them too slowly"));
-    queue_.clear();
-    wake_.Raise();
-    return;
-  }
+  MutexLock lock(&mutex_);
+  if (!FitsLocked(bytes)) return;
   queued_bytes_ += bytes;
   unreached_.push_back(progress);
   for (Frame& frame : frames) queue_.push_back(std::move(frame));
@@ -211,7 +222,7 @@ absl::StatusOr<bool> Sender::SendSomeQueued() {
 }
 
 absl::Status Sender::ReceiveAnswers() {
-  while (true) {
+  for (int reads = 0; reads < kMaxReads; ++reads) {
     char bytes[1024];
     COXSWAIN_ASSIGN_OR_RETURN(const int64_t received,
                               ReceiveSome(socket_, bytes, sizeof(bytes)));
@@ -227,19 +238,24 @@ absl::Status Sender::ReceiveAnswers() {
       }
       const size_t all = sizeof(Header) + static_cast<size_t>(header.bytes);
       if (answer_.size() < all) break;
-      NoteAnswer(header,
-                 absl::string_view(answer_).substr(
-                     sizeof(Header), static_cast<size_t>(header.bytes)));
+      const absl::string_view text = absl::string_view(answer_).substr(
+          sizeof(Header), static_cast<size_t>(header.bytes));
+      if (Crc32c(text) != header.checksum) {
+        return absl::DataLossError("an answer did not arrive as it was sent");
+      }
+      NoteAnswer(header, text);
       answer_.erase(0, all);
     }
   }
+  return absl::OkStatus();
 }
 
 void Sender::NoteAnswer(const Header& header, absl::string_view text) {
   MutexLock lock(&mutex_);
   if (header.kind == Kind::kAgain) {
+    // One that is left out is missed, and the newcomer gives up.
     if (asked_.size() < kMaxAsked) asked_.push_back(header.number);
-    damage_ = std::string(text);
+    damage_ = OneLine(ValidUtf8(text));  // it goes into a message
     in_step_ = false;
   } else if (header.kind == Kind::kReached) {
     while (!unreached_.empty() && unreached_.front() <= header.progress) {

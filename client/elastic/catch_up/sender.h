@@ -52,6 +52,9 @@ class Sender {
   // Drops what is queued.
   ~Sender();
 
+  // Returns whether so much more may be queued; otherwise, and if Send finds
+  // that it may not, the newcomer gets nothing more.
+  bool Fits(int64_t bytes);
   // Queues the frames of one step.
   void Send(std::vector<Frame> frames, int64_t progress);
 
@@ -67,6 +70,7 @@ class Sender {
   std::string damage() const;
 
  private:
+  bool FitsLocked(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   absl::Status Serve();
   absl::Status Connect();

@@ -96,6 +96,9 @@ void Source::SendStep(const Step& step, std::vector<Frame> frames,
         std::remove_if(asked.begin(), asked.end(),
                        [&](int64_t piece) { return piece >= state.pieces(); }),
         asked.end());
+    // Before they are copied.
+    const auto most = static_cast<int64_t>(asked.size()) * kPieceBytes;
+    if (!sender->Fits(most)) return;
     for (Frame& frame : Copy(Kind::kState, state, asked)) {
       frames.push_back(std::move(frame));
     }
