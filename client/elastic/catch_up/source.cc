@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -109,11 +110,19 @@ void Source::SendStep(const Step& step, std::vector<Frame> frames,
 }
 
 void Source::Begin(const Step& step) {
+  if (step.newcomers.empty()) return;
+  // Those are settled, at the coordinator too.
+  for (auto sender = senders_.begin(); sender != senders_.end();) {
+    sender =
+        sender->second->failed() ? senders_.erase(sender) : std::next(sender);
+  }
+  left_out_.clear();
   std::vector<Frame> frames;
   int64_t bytes = 0;
   for (const schedule::Newcomer& newcomer : step.newcomers) {
-    if (senders_.count(newcomer.incarnation) > 0 ||
-        senders_.size() >= schedule::kMaxNewcomers) {
+    if (senders_.count(newcomer.incarnation) > 0) continue;
+    if (senders_.size() >= schedule::kMaxNewcomers) {
+      left_out_.push_back(newcomer.incarnation);
       continue;
     }
     if (frames.empty()) {
@@ -143,6 +152,9 @@ std::vector<NewcomerReport> Source::Reports() const {
   std::vector<NewcomerReport> reports;
   for (const auto& [incarnation, sender] : senders_) {
     reports.push_back({incarnation, sender->settled(), sender->damage()});
+  }
+  for (const uint64_t incarnation : left_out_) {
+    reports.insert(reports.begin(), {incarnation, /*settled=*/true, ""});
   }
   return reports;
 }

@@ -77,6 +77,8 @@ class Source {
 
   const Options options_;
   std::map<uint64_t, std::unique_ptr<Sender>> senders_;  // by incarnation
+  // Of the last ones that were named: those for which there was no room.
+  std::vector<uint64_t> left_out_;
   std::vector<Frame> averages_;
 };
 

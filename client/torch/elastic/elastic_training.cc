@@ -419,7 +419,12 @@ absl::Status ElasticTraining::Finish(absl::Status status,
   // Also of a window that was begun and left. What was decided since the last
   // StepOptimizer is no part of the state.
   state_.Rollback();
-  if (status.ok() && ddp_->regrouping()) catch_up_.End(state_.progress());
+  if (status.ok() && ddp_->regrouping()) {
+    catch_up_.End(state_.progress());
+  } else {
+    // They would wait for more, and the members for them.
+    catch_up_.Drop();
+  }
   KeepSlices();
   sharded_.reset();
   COXSWAIN_ASSIGN_OR_RETURN(

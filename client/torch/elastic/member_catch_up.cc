@@ -58,7 +58,8 @@ void MemberCatchUp::AfterWindow(const DistributedDataParallel& ddp,
   if (progress == std::exchange(progress_, progress)) return;
   const std::vector<schedule::Newcomer>& newcomers = ddp.decision().newcomers;
   if (source_ == nullptr) {
-    std::vector<NewcomerReport> reports = reported_;
+    if (newcomers.empty()) return;
+    std::vector<NewcomerReport> reports;
     for (const schedule::Newcomer& newcomer : newcomers) {
       reports.push_back({newcomer.incarnation, /*settled=*/true, ""});
     }
@@ -78,7 +79,12 @@ void MemberCatchUp::AfterWindow(const DistributedDataParallel& ddp,
     source_->EndStep(step);
   });
   has_averages_ = false;
-  if (!sent.ok()) LogWarning("not_sent", {{"reason", sent.ToString()}});
+  if (!sent.ok()) {
+    LogWarning("not_sent",
+               {{"job", session->job()},
+                {"reason", sent.ToString()},
+                {"next", "newcomers copy the state at the regroup"}});
+  }
   Report(source_->Reports(), session);
 }
 
@@ -94,9 +100,15 @@ void MemberCatchUp::End(int64_t progress) {
   catch_up::Source::Step step;
   step.progress = progress;
   step.last = true;
-  step.rest = state_->DescribeStep(/*begins=*/false);
   step.state = [this] { return state_->StateToSend(); };
-  source_->EndStep(step);
+  const absl::Status sent = Guarded("describing the last step", [&] {
+    step.rest = state_->DescribeStep(/*begins=*/false);
+    source_->EndStep(step);
+  });
+  if (sent.ok()) return;
+  LogWarning("not_sent", {{"reason", sent.ToString()},
+                          {"next", "newcomers copy the state at the regroup"}});
+  Drop();
 }
 
 }  // namespace coxswain::torch

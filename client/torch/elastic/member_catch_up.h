@@ -42,6 +42,8 @@ class MemberCatchUp {
                    Session* session);
   // At the end of a generation that regroups.
   void End(int64_t progress);
+  // At that of any other: newcomers get nothing more.
+  void Drop() { source_.reset(); }
 
  private:
   void Report(std::vector<NewcomerReport> reports, Session* session);
