@@ -15,6 +15,8 @@ namespace {
 
 // What a worker waits for, in a few words: errors repeat it for several ranks.
 constexpr size_t kMaxActivityBytes = 128;
+// Of one newcomer, in the log. An honest one gives up after four.
+constexpr int kMaxDamageReports = 8;
 
 using schedule::Message;
 
@@ -92,7 +94,11 @@ void JobMembership::NoteNewcomers(const Member& member, const Progress& before,
                       return old.incarnation == report.incarnation &&
                              old.damage == report.damage;
                     });
-    if (report.damage.empty() || known) continue;
+    if (report.damage.empty() || known ||
+        waiter->damage_reports >= kMaxDamageReports) {
+      continue;
+    }
+    ++waiter->damage_reports;
     LogWarning("piece_damaged", {{"job", job_.name},
                                  {"generation", job_.run.generation.value()},
                                  {"worker", waiter->member.identity.ToString()},

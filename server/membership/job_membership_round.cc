@@ -293,12 +293,18 @@ bool JobMembership::AwaitCatchUp(const std::vector<WorkerIdentity>& spares,
   const size_t most = std::min(room, schedule::kMaxNewcomers);
   job_effect::NotifyCatchUpWanted wanted{run.generation, {}};
   size_t count = 0;
-  bool waits = false;
+  bool unsettled = false;
+  absl::Time first = now;
   for (const WorkerIdentity& identity : spares) {
     const Incarnation incarnation =
         job_.waiting.Find(identity)->member.incarnation;
     Waiter* const waiter = job_.waiting.FindMutable(incarnation);
-    if (waiter->catch_up.address.empty() || ++count > most) continue;
+    // Of one that was to have the state of the generation before nothing more
+    // is to be hoped for.
+    if (waiter->catch_up.address.empty() ||
+        waiter->catching_up_since < run.began || ++count > most) {
+      continue;
+    }
     if (waiter->catching_up_since == absl::InfiniteFuture()) {
       waiter->catching_up_since = now;
       wanted.newcomers.push_back(waiter->catch_up);
@@ -306,11 +312,11 @@ bool JobMembership::AwaitCatchUp(const std::vector<WorkerIdentity>& spares,
                              {"generation", run.generation.value()},
                              {"worker", identity.ToString()}});
     }
-    waits |= !waiter->settled &&
-             now < waiter->catching_up_since + options().catch_up_timeout;
+    first = std::min(first, waiter->catching_up_since);
+    unsettled |= !waiter->settled;
   }
   if (!wanted.newcomers.empty()) effects->push_back(std::move(wanted));
-  return waits;
+  return unsettled && now < first + options().catch_up_timeout;
 }
 
 }  // namespace coxswain::server

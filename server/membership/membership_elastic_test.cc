@@ -361,7 +361,7 @@ TEST_F(ElasticTest, TheRegroupWaitsForNoSpareThatTakesTooLong) {
   EXPECT_THAT(observer_.regroups, SizeIs(1));
 }
 
-TEST_F(ElasticTest, ASpareTakesTheStateOfTheNextGenerationAnew) {
+TEST_F(ElasticTest, ALossWaitsForNoSpareThatCatchesUp) {
   const auto team = RunElastic(2, 3, 2);
   std::vector<Worker*> spares;
   for (int slot = 0; slot < 2; ++slot) {

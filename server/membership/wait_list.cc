@@ -11,10 +11,6 @@ void WaitList::Begin(absl::Time now, absl::Time survivors_until) {
   most_present_ = size();
   last_arrival_ = now;
   survivors_until_ = survivors_until;
-  for (auto& [identity, waiter] : waiters_) {
-    waiter.catching_up_since = absl::InfiniteFuture();
-    waiter.settled = false;
-  }
 }
 
 int* WaitList::CountOf(const Member& member) {

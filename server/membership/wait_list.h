@@ -29,10 +29,12 @@ struct Waiter {
   Generation after;  // its last generation
   // Where it takes the members' state; without an address: nowhere.
   schedule::Newcomer catch_up;
-  // While a generation runs: since when its members are to send it their state;
-  // InfiniteFuture: not yet. And whether it need not be waited for any longer.
+  // Since when the members of a generation are to send it their state, which
+  // happens once; InfiniteFuture: not yet. And whether it need not be waited
+  // for any longer.
   absl::Time catching_up_since = absl::InfiniteFuture();
   bool settled = false;
+  int damage_reports = 0;  // that were logged
   std::function<void(absl::StatusOr<JoinResult>)> callback;
 };
 

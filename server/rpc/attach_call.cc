@@ -73,7 +73,8 @@ Progress ProgressOf(const v1::Heartbeat& heartbeat) {
   progress.error_norm = heartbeat.error_norm();
   progress.error_step = heartbeat.error_step();
   for (const v1::NewcomerReport& report : heartbeat.newcomers()) {
-    if (progress.newcomers.size() == schedule::kMaxNewcomers) break;
+    // As many as it sends to, and as many that it sends nothing.
+    if (progress.newcomers.size() == 2 * schedule::kMaxNewcomers) break;
     progress.newcomers.push_back({Incarnation(report.incarnation()),
                                   report.settled(),
                                   Shorten(report.damage(), kMaxDamageBytes)});

@@ -1,6 +1,7 @@
 #include "server/schedule/job_schedule.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 #include <utility>
 
@@ -109,7 +110,7 @@ absl::StatusOr<JobSchedule::Stream*> JobSchedule::FindOrAddStream(
   if (name == schedule::kTrainStream) {
     if (!regroup_.empty()) stream.agreement.RequestRegroup(regroup_);
     stream.agreement.RequestCheckpoint(checkpoint_);
-    stream.agreement.RequestCatchUp(std::move(catch_up_));
+    RequestCatchUp(&stream);
   } else {
     for (const schedule::Plan& plan : changes_) stream.agreement.NotePlan(plan);
   }
@@ -210,13 +211,17 @@ void JobSchedule::OnRegroupWanted(absl::string_view reason) {
 
 void JobSchedule::OnCatchUpWanted(
     const std::vector<schedule::Newcomer>& newcomers) {
-  const auto train = streams_.find(schedule::kTrainStream);
   if (over()) return;
-  if (train == streams_.end()) {
-    catch_up_ = newcomers;
-  } else {
-    train->second.agreement.RequestCatchUp(newcomers);
-  }
+  catch_up_.insert(catch_up_.end(), newcomers.begin(), newcomers.end());
+  const auto train = streams_.find(schedule::kTrainStream);
+  if (train != streams_.end()) RequestCatchUp(&train->second);
+}
+
+void JobSchedule::RequestCatchUp(Stream* train) {
+  const size_t count = std::min(catch_up_.size(), schedule::kMaxNewcomers);
+  train->agreement.RequestCatchUp(
+      {catch_up_.begin(),
+       catch_up_.begin() + static_cast<std::ptrdiff_t>(count)});
 }
 
 absl::Status JobSchedule::OnCheckpointWanted(absl::string_view reason) {
@@ -353,6 +358,13 @@ void JobSchedule::NoteDecision(const schedule::Decision& decision,
     history_.pop_back();
   }
   if (!decision.checkpoint.empty()) checkpoint_.clear();
+  if (!decision.newcomers.empty()) {
+    // The first of them: see RequestCatchUp.
+    const size_t named = std::min(decision.newcomers.size(), catch_up_.size());
+    catch_up_.erase(catch_up_.begin(),
+                    catch_up_.begin() + static_cast<std::ptrdiff_t>(named));
+    RequestCatchUp(stream);
+  }
   NotePosition(decision, stream, effects);
   if (decision.plan.has_value()) NotePlan(*decision.plan, *stream, effects);
 }

@@ -94,7 +94,7 @@ class JobSchedule {
   // Makes the next decision that ends a step of "train" one to regroup; none
   // for an empty reason.
   void OnRegroupWanted(absl::string_view reason);
-  // Puts these on the next decision of "train" that ends a step.
+  // Puts these on the next decisions of "train" that end a step, a few on each.
   void OnCatchUpWanted(const std::vector<schedule::Newcomer>& newcomers);
   // Makes one of the next decisions of "train" ask for a checkpoint.
   //   FAILED_PRECONDITION  it is over, or the plan has enforcement=off
@@ -183,6 +183,7 @@ class JobSchedule {
                     Effects* effects);
   void NotePlan(const schedule::Plan& plan, const Stream& stream,
                 Effects* effects);
+  void RequestCatchUp(Stream* train);
   void Fail(const absl::Status& status, Effects* effects);
   void LookForStall(const std::vector<MemberDescription>& members,
                     absl::Time now, Effects* effects);
@@ -208,7 +209,7 @@ class JobSchedule {
   std::optional<ResumedFrom> resumed_;
   std::string regroup_;     // is wanted
   std::string checkpoint_;  // likewise
-  // Until "train" has its first ticket.
+  // That no decision has named yet.
   std::vector<schedule::Newcomer> catch_up_;
   // At the last Tick, a member was not attached.
   bool away_ = false;
