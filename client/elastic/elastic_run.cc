@@ -263,6 +263,12 @@ absl::StatusOr<std::unique_ptr<catch_up::Receiver>> Runner::ListenForState()
 absl::StatusOr<std::unique_ptr<Session>> Runner::JoinFirst() {
   SessionOptions session = options_.session;
   const auto listens = ListenForState();
+  if (!listens.ok()) {
+    LogWarning("does_not_catch_up",
+               {{"job", session.job},
+                {"reason", listens.status().ToString()},
+                {"next", "it copies the state once it is a member"}});
+  }
   catch_up::Receiver* const receiver = listens.ok() ? listens->get() : nullptr;
   if (receiver != nullptr) {
     session.catch_up_address = receiver->address();
@@ -272,7 +278,7 @@ absl::StatusOr<std::unique_ptr<Session>> Runner::JoinFirst() {
   if (receiver == nullptr) return joined;
   COXSWAIN_ASSIGN_OR_RETURN(
       standing_.caught_up,
-      receiver->Finish(joined.ok() ? options_.catch_up_timeout
+      receiver->Finish(joined.ok() ? options_.last_step_timeout
                                    : absl::ZeroDuration()));
   standing_.catch_up = options_.catch_up;
   damage_ = receiver->damage();

@@ -98,9 +98,9 @@ class ElasticRun {
     // may: in plain text, and in a job without a mesh. Outlives Run. Null: this
     // worker copies it once it is a member.
     CatchUpTarget* catch_up = nullptr;
-    // How long a newcomer waits for the members' last step, once they have
-    // ended it.
-    absl::Duration catch_up_timeout = absl::Seconds(1);
+    // How long a newcomer waits while nothing comes of the members' last steps,
+    // once they have ended these. They wait with it.
+    absl::Duration last_step_timeout = absl::Seconds(1);
     // Called for each generation, before `train`: what that adds to the report,
     // such as a return to a checkpoint, is not in it, nor logged as
     // recovery_warning.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
@@ -98,6 +99,9 @@ absl::StatusOr<Recovered> Recovery::Run() {
   standing_.has_state = true;
   standing_.lineage = source.lineage;
   standing_.trained = source.trained;
+  const bool caught_up =
+      std::exchange(standing_.caught_up, std::nullopt).has_value();
+  if (caught_up) standing_.catch_up->Forget();
   HookRecovery hook;
   hook.plan = plan_.hook;
   hook.own = &standing_.hook_state;
@@ -111,10 +115,7 @@ absl::StatusOr<Recovered> Recovery::Run() {
   if (plan_.copies_any) recovered.source = plan_.source;
   recovered.copied = plan_.copies[rank_];
   recovered.began = source.has_state == 0;
-  if (std::exchange(standing_.caught_up, std::nullopt)) {
-    recovered.caught_up = true;
-    standing_.catch_up->Forget();
-  }
+  recovered.caught_up = caught_up;
   standing_.recovered = generation_;
   BeginReplay();
   recovered.warnings = std::move(warnings_);
@@ -206,6 +207,13 @@ absl::Status Recovery::KeepOrDropCaughtUp() {
   }
   // It is not what the others have: what it had before is what it may have to
   // go back to.
+  LogWarning("state_not_caught_up",
+             {{"rank", static_cast<int64_t>(rank_)},
+              {"progress", standing_.caught_up->progress},
+              {"reason",
+               "what this worker has taken is not what the members "
+               "have: they ended earlier, or compute other bits"},
+              {"next", "it copies their state"}});
   standing_.caught_up.reset();
   const absl::Status undone = standing_.catch_up->Undo();
   return undone.ok() ? undone : Fail("giving up what it had taken", undone);

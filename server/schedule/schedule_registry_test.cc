@@ -1441,6 +1441,27 @@ TEST_F(ScheduleRegistryTest, APositionOfNoStreamEndsItsGeneration) {
   EXPECT_EQ(membership_->Describe("job")->at(0).state, JobState::kEnded);
 }
 
+TEST_F(ScheduleRegistryTest, EachNewcomerIsNamedOnceAndFourAtATime) {
+  const Team team = Run(2);
+  const Generation generation = team[0]->attached.generation;
+  Announce(team, 0);
+  for (uint64_t i = 1; i <= 3; ++i) {
+    schedule_->OnCatchUpWanted(
+        "job", generation,
+        {{"host-b:1", 7, 2 * i}, {"host-b:2", 7, 2 * i + 1}});
+  }
+  for (const int64_t round : {1, 2, 3}) Announce(team, round);
+  std::vector<std::vector<uint64_t>> named;
+  for (const auto& event : team[1]->events) {
+    named.emplace_back();
+    for (const schedule::Newcomer& newcomer : event.decision.newcomers) {
+      named.back().push_back(newcomer.incarnation);
+    }
+  }
+  EXPECT_THAT(named, ElementsAre(IsEmpty(), ElementsAre(2, 3, 4, 5),
+                                 ElementsAre(6, 7), IsEmpty()));
+}
+
 TEST_F(ScheduleRegistryTest, ARegroupIsTheLastDecision) {
   const Team team = Run(2);
   Announce(team, 0);

@@ -154,7 +154,7 @@ class ANewcomerCatchesUpTest : public ::testing::Test {
     };
     options.run.reason_timeout = absl::Milliseconds(200);
     // One that has what it was sent takes it, however busy the machine is.
-    options.run.catch_up_timeout = kTimeout;
+    options.run.last_step_timeout = kTimeout;
     options.hook = "allreduce";
     options.ddp.make_hook = MakePlannedHook;
     options.ddp.reducer.timeout = kTimeout;

@@ -16,7 +16,7 @@
 #include "client/device/tensor.h"
 
 // What travels between a member and a newcomer that takes its state while it
-// waits. Used by catch_up_source and catch_up_receiver.
+// waits. Used by sender, source and receiver.
 //
 // A member sends kHello, and then for each step: kStep, its pieces of the
 // averages where the step was applied, and as many pieces of the state as kStep

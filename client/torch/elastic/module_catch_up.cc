@@ -194,6 +194,7 @@ absl::Status ModuleCatchUp::Begin(absl::string_view rest) {
         "the description of a state is that of another optimizer");
   }
   Backup backup;
+  DropAverages();
   COXSWAIN_ASSIGN_OR_RETURN(backup.optimizer, SaveOptimizer(optimizer_));
   COXSWAIN_RETURN_IF_ERROR(Guarded("keeping the parameters", [&] {
     for (const Tensor& parameter : parameters_) {
