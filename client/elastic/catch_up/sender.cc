@@ -18,7 +18,9 @@ namespace coxswain::catch_up {
 namespace {
 
 // A newcomer that is so many steps behind is in step: these are on their way.
-constexpr size_t kOnTheWay = 2;
+constexpr size_t kOnTheWay = 4;
+// One that reports none of so many steps is given up.
+constexpr size_t kMaxUnreached = 65'536;
 // Of what a newcomer asks for, at a time, and of its reason.
 constexpr size_t kMaxAsked = 64;
 // Reads of answers, before anything else is looked at.
@@ -79,6 +81,13 @@ void Sender::Send(std::vector<Frame> frames, int64_t progress) {
   for (const Frame& frame : frames) bytes += BytesOf(frame);
   MutexLock lock(&mutex_);
   if (!FitsLocked(bytes)) return;
+  if (unreached_.size() == kMaxUnreached) {
+    failure_ = absl::ResourceExhaustedError(
+        absl::StrCat("it reports none of ", kMaxUnreached, " steps"));
+    queue_.clear();
+    wake_.Raise();
+    return;
+  }
   queued_bytes_ += bytes;
   unreached_.push_back(progress);
   for (Frame& frame : frames) queue_.push_back(std::move(frame));
