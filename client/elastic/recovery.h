@@ -21,7 +21,7 @@ namespace coxswain {
 // same, go back to the last step of which they held the same, and take the
 // steps since then again, so that the rank that was wrong is found. It takes
 // effect where the plan has a checksum_every, and needs memory on each rank:
-// docs/elastic.md says how much.
+// docs/elastic.md has how much.
 enum class ReplayMode {
   kTwoRanks,  // where the world has two ranks, which have no majority
   kAlways,    // in a world of any size

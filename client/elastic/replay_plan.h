@@ -95,7 +95,7 @@ struct ReplayPlan {
 // `replays` are by rank, `disputed` is RanksInDispute of them.
 //
 // Fails with `otherwise` where no rank has such a copy; with DATA_LOSS where
-// the same state has been replayed already, which says of each rank whether it
+// the same state has been replayed already, which has for each rank whether it
 // had its former bits again, and where `max_replays` in a row have come to no
 // agreement.
 absl::StatusOr<ReplayPlan> PlanReplay(const std::vector<RankFacts>& facts,

@@ -25,7 +25,7 @@ class CatchUpTarget {
     int parameter = 0;  // the number of the one that it belongs to
   };
 
-  // Makes room for the state after the step that `rest` describes.
+  // Allocates memory for the state after the step that `rest` describes.
   virtual absl::Status Begin(absl::string_view rest) = 0;
   // Returns the parts of the state, as the members have them after this step.
   virtual absl::StatusOr<std::vector<Part>> State() = 0;

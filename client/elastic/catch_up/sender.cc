@@ -68,12 +68,16 @@ bool Sender::Fits(int64_t bytes) {
 bool Sender::FitsLocked(int64_t bytes) {
   if (!failure_.ok()) return false;
   if (queued_bytes_ + bytes <= options_.max_queued_bytes) return true;
-  failure_ = absl::ResourceExhaustedError(absl::StrCat(
+  FailLocked(absl::ResourceExhaustedError(absl::StrCat(
       queued_bytes_ + bytes, " bytes would wait for it, and ",
-      options_.max_queued_bytes, " may: it takes them too slowly"));
+      options_.max_queued_bytes, " may: it takes them too slowly")));
+  return false;
+}
+
+void Sender::FailLocked(absl::Status why) {
+  failure_ = std::move(why);
   queue_.clear();
   wake_.Raise();
-  return false;
 }
 
 void Sender::Send(std::vector<Frame> frames, int64_t progress) {
@@ -82,11 +86,8 @@ void Sender::Send(std::vector<Frame> frames, int64_t progress) {
   MutexLock lock(&mutex_);
   if (!FitsLocked(bytes)) return;
   if (unreached_.size() == kMaxUnreached) {
-    failure_ = absl::ResourceExhaustedError(
-        absl::StrCat("it reports none of ", kMaxUnreached, " steps"));
-    queue_.clear();
-    wake_.Raise();
-    return;
+    return FailLocked(absl::ResourceExhaustedError(
+        absl::StrCat("it reports none of ", kMaxUnreached, " steps")));
   }
   queued_bytes_ += bytes;
   unreached_.push_back(progress);
@@ -97,9 +98,7 @@ void Sender::Send(std::vector<Frame> frames, int64_t progress) {
 void Sender::Drop(absl::string_view why) {
   MutexLock lock(&mutex_);
   if (!failure_.ok()) return;
-  failure_ = absl::CancelledError(why);
-  queue_.clear();
-  wake_.Raise();
+  FailLocked(absl::CancelledError(why));
 }
 
 std::vector<int64_t> Sender::TakeAsked() {

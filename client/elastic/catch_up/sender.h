@@ -71,6 +71,8 @@ class Sender {
 
  private:
   bool FitsLocked(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the newcomer up, and what is queued for it.
+  void FailLocked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   absl::Status Serve();
   absl::Status Connect();

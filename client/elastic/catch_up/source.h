@@ -77,7 +77,7 @@ class Source {
 
   const Options options_;
   std::map<uint64_t, std::unique_ptr<Sender>> senders_;  // by incarnation
-  // Of the last ones that were named: those for which there was no room.
+  // Of the last ones that were named: those that are past the limit.
   std::vector<uint64_t> left_out_;
   std::vector<Frame> averages_;
 };
