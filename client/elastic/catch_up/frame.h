@@ -44,6 +44,8 @@ enum class Kind : uint32_t {
 inline constexpr uint32_t kBegins = 1;   // all of the state follows
 inline constexpr uint32_t kApplied = 2;  // the optimizer has taken it
 inline constexpr uint32_t kLast = 4;     // the generation ends after it
+// Of kAgain: another one follows, to be sent after the same step.
+inline constexpr uint32_t kMore = 8;
 
 struct Header {
   uint32_t magic = kMagic;

@@ -161,7 +161,7 @@ absl::Status Receiver::AcceptMembers() {
     }
     if (entries[0].revents == 0) continue;
     const size_t before = members_.size();
-    const absl::Status status = AcceptOne(In(absl::Seconds(1)));
+    absl::Status status = AcceptOne(In(absl::Seconds(1)));
     if (absl::IsCancelled(status)) return status;
     // Whoever it was: it is none of the members.
     if (!status.ok()) continue;
@@ -413,6 +413,7 @@ absl::Status Receiver::AskAgain(size_t rank, absl::string_view what,
     Header again;
     again.kind = Kind::kAgain;
     again.number = number;
+    again.flags = number == pieces.back() ? 0 : kMore;
     COXSWAIN_RETURN_IF_ERROR(Answer(other, again, text));
   }
   return absl::OkStatus();

@@ -262,7 +262,13 @@ void Sender::NoteAnswer(const Header& header, absl::string_view text) {
   MutexLock lock(&mutex_);
   if (header.kind == Kind::kAgain) {
     // One that is left out is missed, and the newcomer gives up.
-    if (asked_.size() < kMaxAsked) asked_.push_back(header.number);
+    if (asked_.size() + asking_.size() < kMaxAsked) {
+      asking_.push_back(header.number);
+    }
+    if ((header.flags & kMore) == 0) {
+      asked_.insert(asked_.end(), asking_.begin(), asking_.end());
+      asking_.clear();
+    }
     damage_ = OneLine(ValidUtf8(text));  // it goes into a message
     in_step_ = false;
   } else if (header.kind == Kind::kReached) {

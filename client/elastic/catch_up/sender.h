@@ -99,6 +99,9 @@ class Sender {
   bool in_step_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> asked_ ABSL_GUARDED_BY(mutex_);
+  // Asked for together, but for the last of them: a step between two would use
+  // the one that is still damaged.
+  std::vector<int64_t> asking_ ABSL_GUARDED_BY(mutex_);
   std::string damage_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
