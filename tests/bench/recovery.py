@@ -18,7 +18,6 @@ import contextlib
 import glob
 import hashlib
 import os
-import random
 import shlex
 import signal
 import subprocess
@@ -296,31 +295,22 @@ class Measurements:
             self._common(peer, settings, ranks), kind="trace",
             steps=options.trace_steps,
         )
-        # As long as the same without failures takes, at the least.
-        seconds = options.trace_steps * trace.STEP_MS / 1e3
-        times = trace.schedule(random.Random(options.seed), seconds)
         before = self._before(common)
-        for name, when in (("without_s", []), ("with_s", times)):
-            if name in before:
-                continue
-            job = job_class(
+        if "without_s" in before and "with_s" in before:
+            return
+        taken = trace.run_both(
+            lambda: job_class(
                 ranks, known[settings], self._tools, step_ms=trace.STEP_MS
-            )
-            try:
-                taken, killed = trace.run(
-                    job, options.trace_steps, when, random.Random(options.seed)
-                )
-            finally:
-                job.close()
-            record = {**common, name: taken, "notes": job.unexpected}
-            if when:
-                record["failures"] = killed
-            self._add(record)
-            print(
-                "%(peer)s, %(settings)s, %(ranks)d processes, " % common
-                + "trace of %d failures: %s s" % (killed, taken),
-                file=sys.stderr, flush=True,
-            )
+            ),
+            options.trace_steps, options.seed,
+        )
+        self._add({**common, **taken})
+        print(
+            "%(peer)s, %(settings)s, %(ranks)d processes, " % common
+            + "trace of %(failures)d failures: %(with_s)s s; "
+            "without: %(without_s)s s" % taken,
+            file=sys.stderr, flush=True,
+        )
 
     def _common(self, peer, settings, ranks):
         return {

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 import unittest
 from unittest import mock
@@ -685,6 +686,36 @@ class TraceTest(unittest.TestCase):
         self.assertTrue(all(27 <= gap <= 45 for gap in gaps), gaps)
         self.assertIn(len(times), range(6, 12))
         self.assertLess(times[-1], 300)
+
+    def test_the_one_without_failures_runs_beside_the_other(self):
+        both = threading.Barrier(2)
+
+        class Job:
+            unexpected = ["seen"]
+
+            def __init__(self):
+                self.commits = [Commit(0, 1, 4, 1)]
+
+            def start(self):
+                both.wait(timeout=60)
+
+            def until_all_train(self, limit_s):
+                return 0
+
+            def logs(self):
+                return [self]
+
+            def poll(self):
+                step = self.commits[-1].step + 1
+                self.commits.append(Commit(time.monotonic_ns(), step, 4, 1))
+
+            def close(self):
+                both.wait(timeout=60)
+
+        taken = trace.run_both(Job, 3, seed=1)
+        self.assertGreater(taken.pop("without_s"), 0)
+        self.assertGreater(taken.pop("with_s"), 0)
+        self.assertEqual(taken, {"failures": 0, "notes": ["seen", "seen"]})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """A job with failures now and then, against the same without them."""
 
+import concurrent.futures
+import random
 import signal
 import time
 
@@ -21,6 +23,30 @@ def schedule(rng, seconds):
         if at >= seconds:
             return times
         times.append(at)
+
+
+def run_both(make_job, steps, seed):
+    """Runs a job with failures and one without, side by side: what they have in
+    common, such as a slow disk, both have. Returns what is written of them."""
+    # As long as the same without failures takes, at the least.
+    times = schedule(random.Random(seed), steps * STEP_MS / 1e3)
+
+    def run_one(when):
+        job = make_job()
+        try:
+            return run(job, steps, when, random.Random(seed)), job.unexpected
+        finally:
+            job.close()
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        without = pool.submit(run_one, [])
+        struck = pool.submit(run_one, times)
+        (without_s, _), notes = without.result()
+        (with_s, killed), more = struck.result()
+    return {
+        "without_s": without_s, "with_s": with_s, "failures": killed,
+        "notes": notes + more,
+    }
 
 
 def run(job, steps, times, rng, start_limit_s=120):
