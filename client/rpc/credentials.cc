@@ -217,7 +217,8 @@ grpc::ChannelArguments Arguments() {
   // Also how long a connection may take to be made: the host of a
   // coordinator that has stopped accepts it, and sends nothing.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // Training may stand still until all are connected again.
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   // One that was moved has the same name and another address: gRPC would ask
   // for it twice a minute.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);

@@ -101,7 +101,8 @@ void Attachment::Stop() {
 
 void Attachment::Run() {
   const RetryPolicy& policy = member_->policy();
-  Backoff pauses = policy.Pauses();
+  Backoff pauses(policy.base, std::min(policy.cap, options_.max_pause),
+                 policy.random);
   while (const std::optional<absl::Status> end = ServeOneStream()) {
     if (!OnStreamEnd(*end, &pauses)) break;
     const absl::Duration pause = pauses.Next() + policy.Jitter(options_.spread);

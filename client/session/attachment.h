@@ -46,6 +46,8 @@ class Attachment {
     // A stream that was lost is opened again after a pause that varies by so
     // much among the workers, which all lose it at the same moment.
     absl::Duration spread;
+    // The limit of these pauses, but for that.
+    absl::Duration max_pause = absl::Seconds(2);
     // Where this worker's fallback coordinator listens; see
     // v1.Hello.fallback_address.
     std::string fallback_address;

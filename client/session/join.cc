@@ -401,6 +401,12 @@ RetryPolicy RetriesOf(const SessionOptions& options) {
   return {options.clock, options.random, options.retry_base, options.retry_cap};
 }
 
+RetryPolicy RetriesOfMember(const SessionOptions& options, int world_size) {
+  RetryPolicy policy = RetriesOf(options);
+  policy.cap = std::min(policy.cap, policy.base + ReattachSpread(world_size));
+  return policy;
+}
+
 absl::Duration ReattachSpread(int world_size) {
   return kSpreadPerMember * world_size;
 }
@@ -413,7 +419,11 @@ absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,
                                          CoordinatorStub& stub,
                                          v1::JoinRequest* request) {
   WaitingNotice notice(options, stub, *request);
-  Retry retry(RetriesOf(options), options.join_timeout, options.cancel.get());
+  const RetryPolicy policy =
+      options.after_generation > 0
+          ? RetriesOfMember(options, options.after_world_size)
+          : RetriesOf(options);
+  Retry retry(policy, options.join_timeout, options.cancel.get());
   Attempts attempts;
   do {
     notice.BeginCall();

@@ -35,6 +35,10 @@ PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 
 // Returns how a session repeats calls that the coordinator has not answered.
 RetryPolicy RetriesOf(const SessionOptions& options);
+// Returns how a member of a generation does that where training stands still
+// meanwhile: its pauses grow as far only as so many members need for not
+// coming all at once.
+RetryPolicy RetriesOfMember(const SessionOptions& options, int world_size);
 
 // Returns the time over which the workers of a job that have lost one
 // coordinator attach again: a thousand of them within about a second.

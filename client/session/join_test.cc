@@ -18,5 +18,13 @@ TEST(SessionWireTest, NoRankFollowsTheFallbackWhileOthersStillReattach) {
   EXPECT_EQ(ReattachSpread(1000), absl::Seconds(1));
 }
 
+// Of a few members each pause is one by which training may stand still longer.
+TEST(SessionWireTest, FewMembersPauseShortly) {
+  SessionOptions options;
+  EXPECT_EQ(RetriesOfMember(options, 4).cap, absl::Milliseconds(104));
+  EXPECT_EQ(RetriesOfMember(options, 1000).cap, absl::Milliseconds(1100));
+  EXPECT_EQ(RetriesOfMember(options, 100000).cap, options.retry_cap);
+}
+
 }  // namespace
 }  // namespace coxswain

@@ -205,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Rejoin() {
   COXSWAIN_RETURN_IF_ERROR(core_->LeaveForNext());
   Core::Request next = core_->request;
   next.options.after_generation = core_->entered;
+  next.options.after_world_size = world_size();
   auto joined = Core::Join(std::move(next), &core_->entered);
   if (joined.ok()) core_->NoteJoinedNext();
   return joined;

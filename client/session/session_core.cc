@@ -153,6 +153,8 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
   Attachment::Options options;
   options.grace = request.options.reattach_grace;
   options.spread = ReattachSpread(members.world_size());
+  options.max_pause =
+      RetriesOfMember(request.options, members.world_size()).cap;
   if (joined.heartbeat_interval_ms() > 0) {
     options.heartbeat_interval =
         absl::Milliseconds(joined.heartbeat_interval_ms());

@@ -99,9 +99,10 @@ struct SessionOptions {
   // The number of the start of the whole job that this process belongs to:
   // workers of an earlier one than the latest are refused.
   int64_t attempt = 0;
-  // The last generation that this process was a member of; 0: none. Rejoin sets
-  // it.
+  // The last generation that this process was a member of, and its size; 0:
+  // none. Rejoin sets both.
   int64_t after_generation = 0;
+  int after_world_size = 0;
   // Where this worker takes the state of the members while it waits as a spare,
   // HOST:PORT, and the secret that they show; empty: it takes none. Does not
   // concern a Rejoin.
@@ -143,7 +144,7 @@ struct SessionOptions {
   // cannot be reached: see docs/durability.md. Otherwise their next step waits.
   bool fallback = true;
   // How long the stream may be lost before they do, plus 1 ms per member.
-  absl::Duration fallback_after = absl::Milliseconds(500);
+  absl::Duration fallback_after = absl::Milliseconds(250);
 
   // For tests.
   const Clock* clock = Clock::Real();
