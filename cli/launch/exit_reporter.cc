@@ -1,5 +1,6 @@
 #include "cli/launch/exit_reporter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -8,6 +9,13 @@
 #include "base/logging.h"
 
 namespace coxswain {
+namespace {
+
+// Between two attempts: the survivors of a worker may wait for the report, and
+// launchers are few, one for each host.
+constexpr absl::Duration kMaxPause = absl::Milliseconds(300);
+
+}  // namespace
 
 ExitReporter::ExitReporter(std::shared_ptr<CoordinatorStub> stub,
                            const RetryPolicy& policy)
@@ -68,7 +76,8 @@ void ExitReporter::Deliver(const v1::ReportExitRequest& exit) {
   CallOptions options;
   options.timeout = kTimeout;
   options.cancel = &cancel_;
-  Backoff pauses = policy_.Pauses();
+  Backoff pauses(policy_.base, std::min(policy_.cap, kMaxPause),
+                 policy_.random);
   for (bool logged = false; cancel_.status().ok(); logged = true) {
     const auto answer = stub_->ReportExit(exit, options);
     const absl::Status& status = answer.status();
