@@ -262,7 +262,8 @@ class JobMembership {
 
   // job_membership_attach.cc: attached workers.
   void NoteDetached(absl::Time now, MemberRecord* record);
-  // A member of the last generation has shown that it lives.
+  // A member of the last generation has shown that it lives, which counts
+  // unless it waits for the next one.
   void NoteSign(Incarnation incarnation, absl::Time now);
 
   // job_membership_end.cc: members that are lost, and the end of generations.

@@ -191,6 +191,8 @@ void JobMembership::NoteRegroup(bool decided, JobEffects* effects) {
 }
 
 void JobMembership::NoteSign(Incarnation incarnation, absl::Time now) {
+  // One that waits has shown it by that, and has waited since then.
+  if (job_.waiting.Find(incarnation) != nullptr) return;
   MemberRecord* const record = job_.run.members.Find(incarnation);
   if (record != nullptr) record->liveness.last_sign = now;
 }

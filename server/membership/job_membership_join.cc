@@ -23,6 +23,8 @@ absl::Status JobIsFull(absl::string_view job, size_t members) {
 
 void JobMembership::TakeNow(job_input::Join join, absl::Time now,
                             JobEffects* effects) {
+  // Whatever the answer.
+  NoteSign(join.request.incarnation, now);
   absl::Status status = DecideJoin(&join, now, effects);
   if (!status.ok()) Refuse(std::move(join), std::move(status), effects);
 }
@@ -69,7 +71,6 @@ absl::Status JobMembership::DecideJoin(job_input::Join* join, absl::Time now,
   waiter.callback = std::move(join->callback);
   job_.withdrawn.erase(request.incarnation);
   job_.waiting.Add(std::move(waiter), std::move(request.manifest), now);
-  NoteSign(request.incarnation, now);
   const bool spare = job_.state == JobState::kRunning;
   if (!spare) NoteSizes(&job_);
   LogInfo(spare ? "waits" : "joined", {{"job", job_.name},

@@ -200,7 +200,11 @@ job_effect::Answer JobMembership::AnswerOf(const WorkerIdentity& identity,
 void JobMembership::Answer(const WorkerIdentity& identity,
                            const absl::Status& status, absl::Time now,
                            JobEffects* effects) {
+  const Incarnation incarnation =
+      job_.waiting.Find(identity)->member.incarnation;
   effects->push_back(AnswerOf(identity, status, now));
+  // It has not been silent while it waited.
+  NoteSign(incarnation, now);
 }
 
 void JobMembership::AnswerAll(const absl::Status& status, absl::Time now,

@@ -269,6 +269,61 @@ TEST_F(StalledRoundTest, ASurvivorThatComputesShowsThatItLives) {
   EXPECT_THAT(*team[0]->joined().lost, SizeIs(1));
 }
 
+TEST_F(StalledRoundTest, OneThatWaitsMayGoOnAsking) {
+  const auto team = RoundOf("1s", 4);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_THAT(team[0]->answers, SizeIs(1));
+    AskToAttach(team[0]);
+    AskToAttach(team[2]);
+    PassWith({}, kBeat);
+  }
+  ASSERT_THAT(team[0]->answers, SizeIs(2)) << "both wait all the same";
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(2));
+}
+
+TEST_F(StalledRoundTest, OneWhoseJoinIsOnItsWayIsWaitedFor) {
+  const auto team = RunWith("1s", 3);
+  for (Worker* worker : team) EXPECT_OK(Leave(worker, /*rejoin=*/true));
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  for (int i = 0; i < 12; ++i) {
+    AskToAttach(team[1]);
+    PassWith({}, kBeat);
+  }
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  Rejoin(team[1]);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(3));
+}
+
+TEST_F(StalledRoundTest, OneThatIsStoppedOnItsWayIsNotWaitedFor) {
+  const auto team = RunWith("1s", 3);
+  for (Worker* worker : team) EXPECT_OK(Leave(worker, /*rejoin=*/true));
+  Rejoin(team[0]);
+  Rejoin(team[2]);
+  PassWith({}, absl::Seconds(1) - kBeat);
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  PassWith({}, kBeat);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().members, SizeIs(2));
+}
+
+TEST_F(StalledRoundTest, AJoinThatIsRefusedIsASignOfLife) {
+  const auto team = RoundOf("1s", 4);
+  for (int i = 0; i < 12; ++i) {
+    // Another manifest than that of the job.
+    JoinRequest request = team[1]->request;
+    request.after_generation = team[1]->joined().generation;
+    request.manifest.hook = "fp16";
+    membership_->Join(request, [](const auto& result) {
+      EXPECT_THAT(result, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("hook")));
+    });
+    PassWith({}, kBeat);
+  }
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+}
+
 TEST_F(StalledRoundTest, ASurvivorWithoutWhomTheyAreTooFewIsWaitedFor) {
   const auto team = RoundOf("1s", 3);
   PassWith({}, absl::Seconds(8));
