@@ -5,6 +5,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/mesh.h"
@@ -26,6 +27,16 @@ bool IsLostConnection(const absl::Status& status, int64_t term) {
 
 bool ShowsTheEnd(const absl::Status& status) {
   return DetailOf(status).stale_fence().field() == "generation";
+}
+
+// Returns whether the coordinator has refused a stream of this generation as it
+// runs a later one: it waits for none of the former's members any more.
+bool RunsALaterOne(const absl::Status& refusal, int64_t generation) {
+  int64_t running = 0;
+  return ShowsTheEnd(refusal) &&
+         absl::SimpleAtoi(DetailOf(refusal).stale_fence().expected(),
+                          &running) &&
+         running > generation;
 }
 
 absl::Status FromAbort(const v1::Abort& abort) {
@@ -84,9 +95,16 @@ void Attachment::NoteStale(const absl::Status& status) {
   changed_.NotifyAll();
 }
 
-void Attachment::Leaving() {
+void Attachment::Leaving(bool rejoins) {
   MutexLock lock(&mutex_);
   leaving_ = true;
+  rejoins_ = rejoins;
+  changed_.NotifyAll();
+}
+
+void Attachment::Left() {
+  MutexLock lock(&mutex_);
+  left_ = true;
   changed_.NotifyAll();
 }
 
@@ -125,24 +143,50 @@ void Attachment::Run() {
 void Attachment::ShowLife() {
   {
     MutexLock lock(&mutex_);
-    if (!ended_there_) return;
+    if (!ended_there_ && !rejoins_) return;
   }
-  while (callbacks_.silence_counts() && AskToAttach()) {
-    if (!PauseUnless([]() { return false; })) return;
+  const absl::Time deadline =
+      member_->policy().clock->Now() + options_.show_life_for;
+  // The coordinator counts its silence from the end on.
+  while (callbacks_.silence_counts() && PauseUnless([]() { return false; }) &&
+         MayAsk(deadline) && AskToAttach()) {
   }
+}
+
+bool Attachment::MayAsk(absl::Time deadline) {
+  if (member_->policy().clock->Now() < deadline) return true;
+  {
+    MutexLock lock(&mutex_);
+    // Its Join waits at the coordinator by now, or has a deadline of its own.
+    if (rejoins_) return false;
+  }
+  LogError(
+      "end_not_noticed",
+      {{"job", member_->job()},
+       {"generation", member_->fence().generation()},
+       {"reason", absl::StrCat("the generation has ended, and this worker has "
+                               "neither left nor joined the next one for ",
+                               absl::FormatDuration(options_.show_life_for),
+                               ": the others wait for it no longer")},
+       {"next",
+        "look where its program stands (gdb -p PID -batch -ex 'thread apply "
+        "all bt', for Python py-spy dump --pid PID), and start it again"}});
+  return false;
 }
 
 bool Attachment::AskToAttach() {
   bool taken = false, ended = false;
+  absl::Status refusal;
   StreamCallbacks<v1::AttachEvent> callbacks;
   callbacks.on_event = [&](const v1::AttachEvent& event) {
     MutexLock lock(&mutex_);
     taken |= event.has_attached();
     changed_.NotifyAll();
   };
-  callbacks.on_end = [&](const absl::Status&) {
+  callbacks.on_end = [&](const absl::Status& end) {
     MutexLock lock(&mutex_);
     ended = true;
+    refusal = end;
     changed_.NotifyAll();
   };
   const auto stream = member_->stub().Attach(std::move(callbacks));
@@ -153,16 +197,17 @@ bool Attachment::AskToAttach() {
   MutexLock lock(&mutex_);
   // A coordinator that does not know of the end, since another one has ended
   // the generation, takes it back. This process does not come back there.
-  return awaited && !taken;
+  return awaited && !taken &&
+         !RunsALaterOne(refusal, member_->fence().generation());
 }
 
 bool Attachment::PauseUnless(const std::function<bool()>& condition) {
   MutexLock lock(&mutex_);
   changed_.WaitFor(&mutex_, options_.heartbeat_interval,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                     return stopping_ || leaving_ || condition();
+                     return SilentLocked() || condition();
                    });
-  return !stopping_ && !leaving_;
+  return !SilentLocked();
 }
 
 bool Attachment::OnStreamEnd(const absl::Status& end, Backoff* pauses) {

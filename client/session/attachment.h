@@ -28,8 +28,9 @@ namespace coxswain {
 //
 // The coordinator waits for the members of a generation that it has ended until
 // they join the next one, and learns of none whether it lives. Where it asks
-// for that, one whose program has yet to notice the end goes on asking to be
-// attached, and is refused.
+// for that, one that has yet to join goes on asking to be attached, and is
+// refused: its program has yet to notice the end, or its Join is on its way. It
+// stops once the coordinator runs a later generation, and after a time limit.
 //
 // A coordinator that is restarted, or another one that takes over, accepts the
 // stream in a later term: this raises the term of the member's context, and
@@ -48,6 +49,10 @@ class Attachment {
     absl::Duration spread;
     // The limit of these pauses, but for that.
     absl::Duration max_pause = absl::Seconds(2);
+    // How long a member shows at most that it lives once it has left for the
+    // next generation, or once this one has ended. As long as the coordinator
+    // waits for survivors by default.
+    absl::Duration show_life_for = absl::Minutes(10);
     // Where this worker's fallback coordinator listens; see
     // v1.Hello.fallback_address.
     std::string fallback_address;
@@ -95,12 +100,15 @@ class Attachment {
   // Reports that another answer has shown that the fence is stale.
   void NoteStale(const absl::Status& status);
 
-  // Makes the end of the stream expected from now on; it is not reported, and a
-  // member of a generation that has ended shows no longer that it lives. Until
-  // Stop the stream stays open, so that the coordinator receives the Leave
-  // before the stream ends; a connection that is lost is opened again, because
-  // the Leave needs the current coordinator's term.
-  void Leaving();
+  // Makes the end of the stream expected from now on; it is not reported. Until
+  // Left or Stop the stream stays open, so that the coordinator receives the
+  // Leave before the stream ends; a connection that is lost is opened again,
+  // because the Leave needs the current coordinator's term. `rejoins`: this
+  // member is on its way to the next generation, and shows that it lives once
+  // the stream has ended. Otherwise it shows so no longer.
+  void Leaving(bool rejoins = false);
+  // Closes the stream of a member that has left, without waiting.
+  void Left();
 
   // Closes the stream and waits for the thread. Not called from `on_end`.
   void Stop();
@@ -119,13 +127,21 @@ class Attachment {
   // Returns whether the stream has been lost for longer than the grace.
   bool GraceOverLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool FinishedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !end_.ok();
+    return stopping_ || left_ || !end_.ok();
+  }
+  // Returns whether the coordinator is not to wait for this process.
+  bool SilentLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || (leaving_ && !rejoins_);
   }
   void EndLocked(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Shows that this process lives for as long as the coordinator waits for it.
   void ShowLife();
-  // Asks once to be attached. Returns whether to ask again: it was refused.
+  // Asks once to be attached. Returns whether to ask again: it was refused, and
+  // the coordinator runs no later generation.
   bool AskToAttach();
+  // Returns whether there is time left to ask, until `deadline`. Logs what to
+  // do about a program that has not noticed the end by then.
+  bool MayAsk(absl::Time deadline);
   // Waits for it, or for the time of a heartbeat. Returns false if this is no
   // longer waited for.
   bool PauseUnless(const std::function<bool()>& condition);
@@ -142,6 +158,8 @@ class Attachment {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool rejoins_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool ever_attached_ ABSL_GUARDED_BY(mutex_) = false;
   bool reattached_ ABSL_GUARDED_BY(mutex_) = false;

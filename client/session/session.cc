@@ -160,12 +160,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
           : ConnectWithoutRetries(options.coordinator, options.security,
                                   options.clock);
   int64_t entered = 0;
+  std::unique_ptr<Core> unbegun;  // of survivors alone
   return Core::Join({std::move(options), std::move(manifest), std::move(stub)},
-                    &entered);
+                    &entered, &unbegun);
 }
 
-absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
-                                                             int64_t* entered) {
+absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(
+    Request asked, int64_t* entered, std::unique_ptr<Core>* unbegun) {
   v1::JoinRequest request = MakeJoinRequest(asked.options, *asked.manifest);
   COXSWAIN_ASSIGN_OR_RETURN(v1::JoinResponse joined,
                             JoinJob(asked.options, *asked.stub, &request));
@@ -182,7 +183,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(Request asked,
   if (attached.ok()) attached = mesh.status();
   if (attached.ok()) attached = CheckAddresses(joined);
   if (!attached.ok()) {
-    if (!IsForNext(core->request.options, attached)) {
+    if (IsForNext(core->request.options, attached)) {
+      *unbegun = std::move(core);
+    } else {
       core->Leave(
               Departure::Failed(absl::StrCat("could not begin the generation: ",
                                              attached.message()),
@@ -206,8 +209,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Rejoin() {
   Core::Request next = core_->request;
   next.options.after_generation = core_->entered;
   next.options.after_world_size = world_size();
-  auto joined = Core::Join(std::move(next), &core_->entered);
-  if (joined.ok()) core_->NoteJoinedNext();
+  std::unique_ptr<Core> unbegun;
+  auto joined = Core::Join(std::move(next), &core_->entered, &unbegun);
+  if (joined.ok()) {
+    core_->NoteJoinedNext();
+  } else if (unbegun != nullptr) {
+    core_->KeepUnbegun(std::move(unbegun));
+  }
   return joined;
 }
 

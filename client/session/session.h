@@ -123,9 +123,9 @@ class Session {
 
   // Returns the group of all ranks. Connected by the first call, which blocks
   // until every rank has called, at most options.collective_timeout or until
-  // the generation ends; later calls return the same. Fails with UNAVAILABLE
-  // within two heartbeats where a rank has left without calling, in a job of at
-  // most 64 members.
+  // the generation ends; later calls return the same. Fails with UNAVAILABLE,
+  // 2 s and a heartbeat later at most, where a rank has left without calling,
+  // in a job of at most 64 members.
   absl::StatusOr<std::shared_ptr<ProcessGroup>> World();
 
   // Returns a group of these ranks, in this order; called by each of them. The

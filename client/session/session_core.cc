@@ -400,8 +400,9 @@ absl::Status Session::Core::Leave(const Departure& departure) {
     over = !status_.ok();
   }
   absl::Status left;
-  // From now on it is no longer waited for, or comes at once.
-  if (over) attachment_->Leaving();
+  // One that rejoins is waited for until its Join is answered.
+  if (over) attachment_->Leaving(departure.rejoin);
+  if (!departure.rejoin) KeepUnbegun(nullptr);
   if (!over) {
     left = LeaveRunning(departure);
   } else if (!departure.rejoin) {
@@ -412,8 +413,22 @@ absl::Status Session::Core::Leave(const Departure& departure) {
 }
 
 void Session::Core::NoteJoinedNext() {
-  MutexLock lock(&mutex_);
-  left_for_good_ = true;
+  {
+    MutexLock lock(&mutex_);
+    left_for_good_ = true;
+  }
+  attachment_->Leaving();
+  KeepUnbegun(nullptr);
+}
+
+void Session::Core::KeepUnbegun(std::unique_ptr<Core> unbegun) {
+  {
+    MutexLock lock(&mutex_);
+    // Who has left for good is not waited for.
+    if (!left_for_good_ || unbegun == nullptr) unbegun_.swap(unbegun);
+  }
+  // Its end waits for a thread.
+  unbegun.reset();
 }
 
 absl::Status Session::Core::SendLeave(const Departure& departure,
@@ -443,7 +458,7 @@ void Session::Core::LeaveEnded(const Departure& departure) {
 }
 
 absl::Status Session::Core::LeaveRunning(const Departure& departure) {
-  attachment_->Leaving();
+  attachment_->Leaving(departure.rejoin);
   const absl::Status end = absl::CancelledError(
       absl::StrCat("this worker has left the job: ", departure.reason));
   // Peers of a failed worker must not wait for it. Otherwise the coordinator
@@ -451,7 +466,12 @@ absl::Status Session::Core::LeaveRunning(const Departure& departure) {
   if (departure.failed) Close(end, /*abort_communicators=*/true);
   absl::Status left = SendLeave(departure, departure.timeout);
   if (!departure.failed) Close(end, /*abort_communicators=*/false);
-  attachment_->Stop();
+  if (departure.rejoin) {
+    // The next generation waits for it until its Join is answered.
+    attachment_->Left();
+  } else {
+    attachment_->Stop();
+  }
   return left;
 }
 

@@ -44,9 +44,11 @@ class Session::Core {
   };
 
   // Joins a round, and attaches. `entered` becomes the generation that this
-  // worker joined, also if it ended before the worker has attached.
-  static absl::StatusOr<std::unique_ptr<Session>> Join(Request asked,
-                                                       int64_t* entered);
+  // worker joined, also if it ended before the worker has attached. The next
+  // one waits for a survivor then: `unbegun` shows that it lives for as long as
+  // it is kept.
+  static absl::StatusOr<std::unique_ptr<Session>> Join(
+      Request asked, int64_t* entered, std::unique_ptr<Core>* unbegun);
 
   // `key` is the generation's; null: there is none.
   Core(Request request_in, const v1::JoinResponse& joined,
@@ -85,8 +87,10 @@ class Session::Core {
   // Fails with FAILED_PRECONDITION if this worker has left for good.
   absl::Status LeaveForNext();
   // Notes that this worker is a member of the next generation: no Leave is
-  // needed.
+  // needed, nor a sign that it lives.
   void NoteJoinedNext();
+  // Keeps what Join has returned in place of the one before; null: neither.
+  void KeepUnbegun(std::unique_ptr<Core> unbegun);
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
   void ReportErrorNorm(double norm, int64_t step);
@@ -156,6 +160,7 @@ class Session::Core {
   int64_t error_step_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<NewcomerReport> newcomers_ ABSL_GUARDED_BY(mutex_);
   PlaceSource pipeline_place_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Core> unbegun_ ABSL_GUARDED_BY(mutex_);
   // What the events have reported already: decisions may be repeated.
   int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;
   bool noted_regroup_ ABSL_GUARDED_BY(mutex_) = false;

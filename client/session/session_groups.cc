@@ -12,6 +12,9 @@
 namespace coxswain {
 namespace {
 
+// How long ranks may still finish connecting with one that has left.
+constexpr absl::Duration kFinishGrace = absl::Seconds(2);
+
 std::vector<int> RanksOf(const v1::GroupInfo& info) {
   if (!info.has_range()) return {info.ranks().begin(), info.ranks().end()};
   std::vector<int> ranks;
@@ -100,21 +103,25 @@ absl::Status SessionGroups::MissingLocked(absl::string_view name,
 }
 
 void SessionGroups::NoteLeft(int rank, std::string words) {
+  const absl::Time now = member_->policy().clock->Now();
   MutexLock lock(&mutex_);
   left_.emplace(rank, std::move(words));
+  for (auto& [id, attempt] : connecting_) {
+    if (!attempt.missing.ok()) continue;
+    attempt.missing = MissingLocked(attempt.name, attempt.ranks);
+    attempt.missing_since = now;
+  }
 }
 
 void SessionGroups::EndHopeless() {
+  const absl::Time now = member_->policy().clock->Now();
   std::vector<std::pair<std::shared_ptr<CancelSignal>, absl::Status>> hopeless;
   {
     MutexLock lock(&mutex_);
-    if (left_.empty()) return;
-    for (auto& [id, attempt] : connecting_) {
-      if (!attempt.missing.ok()) {
-        hopeless.emplace_back(attempt.cancel, attempt.missing);
-      } else {
-        attempt.missing = MissingLocked(attempt.name, attempt.ranks);
-      }
+    for (const auto& [id, attempt] : connecting_) {
+      if (attempt.missing.ok()) continue;
+      if (now < attempt.missing_since + kFinishGrace) continue;
+      hopeless.emplace_back(attempt.cancel, attempt.missing);
     }
   }
   for (const auto& [cancel, why] : hopeless) cancel->Raise(why);
@@ -140,7 +147,8 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> SessionGroups::Claim(
   if (failed != failed_.end()) return failed->second;
   std::vector<int> ranks = RanksOf(info);
   COXSWAIN_RETURN_IF_ERROR(MissingLocked(info.name(), ranks));
-  connecting_[id] = {info.name(), std::move(ranks), cancel, absl::OkStatus()};
+  connecting_[id] = {info.name(), std::move(ranks), cancel, absl::OkStatus(),
+                     absl::InfinitePast()};
   return nullptr;
 }
 

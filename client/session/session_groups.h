@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/group/process_group.h"
@@ -69,9 +70,9 @@ class SessionGroups {
   // Notes that a rank has left, in words: "rank 1 on host-a has left: done".
   // Groups with it that are not connected yet are refused with UNAVAILABLE.
   void NoteLeft(int rank, std::string words);
-  // Ends the connecting of groups that lack a rank that has left, if they did
-  // so at the last call already: a rank that has met all others may leave while
-  // these still finish.
+  // Ends the connecting of groups that have lacked a rank that has left for 2
+  // s: one that has met all others may leave while these still finish. Called
+  // with each heartbeat, however often these come.
   void EndHopeless();
 
   // Refuses later groups with `why`, since the generation has ended, and if
@@ -97,7 +98,8 @@ class SessionGroups {
     std::string name;
     std::vector<int> ranks;
     std::shared_ptr<CancelSignal> cancel;
-    absl::Status missing;  // at the last look
+    absl::Status missing;      // a rank has left; OK: none
+    absl::Time missing_since;  // where that is not OK
   };
   // Returns UNAVAILABLE where one of the ranks has left.
   absl::Status MissingLocked(absl::string_view name,

@@ -567,29 +567,6 @@ TEST_F(SessionTest, AStaleFenceEndsTheGeneration) {
                                     HasSubstr("generation 7 is over")));
 }
 
-TEST_F(SessionTest, ASurvivorShowsThatItLivesWhereSilenceCounts) {
-  (*plan_.mutable_terms())["stall_timeout"] = "1s";
-  ASSERT_OK_AND_ASSIGN(const auto session, Join());
-  const auto first = fake_->AttachmentNumber(0);
-  fake_->OnAttach([](FakeAttachment& stream) {
-    v1::ErrorDetail detail;
-    detail.mutable_stale_fence()->set_field("generation");
-    stream.End(WithDetail(absl::FailedPreconditionError("it is over"), detail));
-  });
-  first->Event(AbortEvent());
-  // Its program has yet to notice the end.
-  for (size_t asked = 1; asked <= 3; ++asked) {
-    const auto stream = fake_->AttachmentNumber(asked);
-    ASSERT_NE(stream, nullptr);
-    EXPECT_TRUE(stream->WaitForRequest([](const v1::AttachRequest& request) {
-      return request.hello().fence().generation() == 7;
-    }));
-  }
-  EXPECT_THAT(session->status(), StatusIs(absl::StatusCode::kAborted,
-                                          HasSubstr("rank 1 on host-b")));
-  EXPECT_OK(session->Leave("it drains"));
-}
-
 TEST_F(SessionTest, ARankThatWaitsForAKeyWaitsForOthers) {
   (*plan_.mutable_terms())["stall_timeout"] = "1s";
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
