@@ -75,6 +75,12 @@ void ElasticModuleState::Keep() {
   }
 }
 
+void ElasticModuleState::WithKeptBuffers(const std::function<void()>& look) {
+  shows_kept_buffers_ = true;
+  look();
+  shows_kept_buffers_ = false;
+}
+
 void ElasticModuleState::Rollback() {
   const absl::Status status = Guarded("rolling back", [this] {
     module_->zero_grad();
@@ -116,7 +122,8 @@ std::vector<Span> ElasticModuleState::Tensors() {
 }
 
 std::vector<Span> ElasticModuleState::LooseTensors() {
-  return SpansOf(module_->buffers(), &loose_dense_);
+  return SpansOf(shows_kept_buffers_ ? kept_buffers_ : module_->buffers(),
+                 &loose_dense_);
 }
 
 absl::Status ElasticModuleState::TakeTensors() {

@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ class ElasticModuleState : public RecordState {
   // Copies the buffers, too, for Rollback: those of a window that was not
   // declared have changed in its forward pass, before it began.
   void Keep() override;
+  // Calls `look`, to which the buffers are those that Keep has copied.
+  void WithKeptBuffers(const std::function<void()>& look);
 
   // ElasticState.
   void Rollback() override;
@@ -61,6 +64,7 @@ class ElasticModuleState : public RecordState {
   ::torch::optim::Optimizer& optimizer_;
   const bool sharded_;
   std::vector<::torch::Tensor> kept_buffers_;
+  bool shows_kept_buffers_ = false;
   // Behind the spans that were returned last.
   std::vector<DenseCopy> dense_;
   std::vector<DenseCopy> loose_dense_;

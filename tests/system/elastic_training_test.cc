@@ -313,10 +313,16 @@ TEST_F(ElasticTrainingTest, AHookIsNoStepAheadOfTheParameters) {
 
 // What two ranks go back to has the optimizer's averages, the hook's errors,
 // the buffers and the counters.
-TEST_F(ElasticTrainingTest, TwoRanksThatDifferTakeTheStepsAgain) {
+class ElasticTrainingReplayTest : public ElasticTrainingTest {
+ protected:
+  // Two ranks differ before step 12, which is compared, and go back to step 8.
+  void ExpectReplay(bool declares, int micro_batches);
+};
+
+void ElasticTrainingReplayTest::ExpectReplay(bool declares, int micro_batches) {
   most_ = 2;
   checksum_every_ = 4;
-  accumulation_ = 2;
+  accumulation_ = micro_batches;
   const auto initial = std::make_shared<Net>();
   std::string undisturbed;
   for (const bool disturbed : {false, true}) {
@@ -324,6 +330,7 @@ TEST_F(ElasticTrainingTest, TwoRanksThatDifferTakeTheStepsAgain) {
     workers_.clear();
     for (int slot = 0; slot < 2; ++slot) {
       Worker& worker = Add(slot);
+      worker.declares = declares;
       const ::torch::NoGradGuard no_grad;
       for (size_t i = 0; i < initial->parameters().size(); ++i) {
         worker.net->parameters()[i].copy_(initial->parameters()[i]);
@@ -342,7 +349,7 @@ TEST_F(ElasticTrainingTest, TwoRanksThatDifferTakeTheStepsAgain) {
     Worker& a = *workers_[0];
     ExpectAlike({&a, workers_[1].get()});
     EXPECT_EQ(a.done, 20);
-    EXPECT_EQ(a.rows, 20 * 2 * 2 * kRows);
+    EXPECT_EQ(a.rows, 20 * 2 * micro_batches * kRows);
     if (!disturbed) undisturbed = a.Bits();
     EXPECT_TRUE(a.Bits() == undisturbed);
     ASSERT_THAT(a.reports, SizeIs(disturbed ? 2 : 1));
@@ -351,6 +358,15 @@ TEST_F(ElasticTrainingTest, TwoRanksThatDifferTakeTheStepsAgain) {
     EXPECT_THAT(a.reports[1].warnings,
                 ElementsAre(HasSubstr("all go back to step 8")));
   }
+}
+
+TEST_F(ElasticTrainingReplayTest, TwoRanksThatDifferTakeTheStepsAgain) {
+  ExpectReplay(/*declares=*/true, /*micro_batches=*/2);
+}
+
+// Their copies are made once a forward pass has changed the buffers.
+TEST_F(ElasticTrainingReplayTest, TwoRanksThatDeclareNothingTakeTheStepsAgain) {
+  ExpectReplay(/*declares=*/false, /*micro_batches=*/1);
 }
 
 TEST_F(ElasticTrainingTest, ReplaysAreRefusedWithSlices) {

@@ -352,6 +352,7 @@ absl::StatusOr<bool> ElasticTraining::StepWithoutData() {
 
 absl::StatusOr<bool> ElasticTraining::Flush() {
   NotePosition();
+  CopyUndeclared();
   state_.BeginUndeclared();
   COXSWAIN_ASSIGN_OR_RETURN(const bool more, ddp_->Flush());
   if (!more) Keep();
@@ -387,7 +388,14 @@ absl::StatusOr<bool> ElasticTraining::TakeStep() {
 void ElasticTraining::BeginUndeclared() {
   NotePosition();
   SaveIfAsked();
+  CopyUndeclared();
   state_.BeginUndeclared();
+}
+
+void ElasticTraining::CopyUndeclared() {
+  if (state_.in_window()) return;
+  state_.WithKeptBuffers(
+      [this] { generation_.before_step(ddp_->hook(), ddp_->plan()); });
 }
 
 void ElasticTraining::NotePosition() {

@@ -100,8 +100,9 @@ struct ElasticTrainingOptions {
 // recovery().warnings. DATA_LOSS if there is none, or if `resume` is not
 // "newest", unless no step was taken since the checkpoint that it names.
 //
-// Steps are replayed (RecoveryOptions::replay) where micro-batches are declared
-// by Accumulate, and without ddp.zero; kAlways with it is UNIMPLEMENTED.
+// Steps are replayed (RecoveryOptions::replay) without ddp.zero; kAlways with
+// it is UNIMPLEMENTED. Where micro-batches are not declared, the ranks go back
+// to the counters and blobs as they are at the first Backward of a window.
 //
 // Threading: one thread.
 class ElasticTraining {
@@ -174,6 +175,9 @@ class ElasticTraining {
   // Begins a window, unless it has begun: what Accumulate does where
   // micro-batches are declared.
   void BeginUndeclared();
+  // Before such a window, for replays: copies the state if it is one to go back
+  // to, with the buffers as they were before the window's forward pass.
+  void CopyUndeclared();
   // Between steps: notes how many windows all streams have ended since Keep,
   // which the program's counters may have counted.
   void NotePosition();
