@@ -35,6 +35,7 @@ void MembershipReferee::OnTerm(Term term,
   term_ = term;
   stopping_ = false;
   last_change_ = now();
+  looked_at_ = looked_since_ = absl::InfinitePast();
   noticed_last_ = Generation(0);
   for (auto& [generation, run] : runs_) run.noticed = false;
   if (!found.has_value()) {
@@ -72,6 +73,7 @@ void MembershipReferee::TakeUp(const server::LoadedJob& found) {
   }
   last_->regroups = found.job.regroups;
   last_->ended_at = now();
+  last_->resumed = true;
   last_->first_left = absl::InfiniteFuture();
   if (last_->running) noticed_ = noticed_last_ = last_->generation;
   for (RankState& state : last_->ranks) {
@@ -137,6 +139,7 @@ void MembershipReferee::OnJoin(uint64_t join_id,
   added.incarnation = request.incarnation;
   added.launcher = request.launcher_id;
   added.at = last_change_ = now();
+  OnSign(request.incarnation, now());
   dead_.erase(request.incarnation);
   if (request.launcher_id == 0) return;
   for (Run* const run :
@@ -231,6 +234,11 @@ void MembershipReferee::OnRegroupSent(bool regroups) {
 
 void MembershipReferee::OnPlan(int64_t version) {
   last_->plans.insert(version);
+}
+
+void MembershipReferee::OnLooked() {
+  looked_since_ = LookedSince();
+  looked_at_ = now();
 }
 
 void MembershipReferee::OnTimeoutsRestarted() {

@@ -67,6 +67,8 @@ class MembershipReferee {
   }
   // Called when all timeouts begin again: the coordinator had stalled.
   void OnTimeoutsRestarted();
+  // Called when the machine has looked at all deadlines.
+  void OnLooked();
 
   // What goes out, in the order of the effects.
   void OnChange() { ended_streams_.clear(); }
@@ -139,9 +141,12 @@ class MembershipReferee {
     bool announced = false;  // all that asked meanwhile are answered
     bool regroups = false;
     bool received_regroup = false;
+    bool resumed = false;  // it began in an earlier term
     std::set<int64_t> plans;
     absl::Time first_left = absl::InfiniteFuture();
     absl::Time ended_at;
+    // When it ended by the loss of one that was silent; never: it did not.
+    absl::Time stalled_at = absl::InfinitePast();
     std::shared_ptr<const std::vector<server::Member>> list;  // as answered
     std::optional<server::JoinResult> answer;                 // the first one
 
@@ -183,6 +188,12 @@ class MembershipReferee {
   void CheckFence(const server::JobMembership& machine, uint64_t pick);
   void LookUpPromises();
   bool JustLost(const Run& run, const RankState& state) const;
+  // Returns whether others may go on without this survivor of the last
+  // generation, since it gives no sign of life: as docs/failure-model.md has
+  // it, and "Stopped workers" of docs/elastic.md.
+  bool StallsRound(const RankState& state) const;
+  // Returns since when silence counts: before, the coordinator stood still.
+  absl::Time LookedSince() const;
   bool IsDurable(Generation generation);
   absl::Time now() const { return timeline_.now(); }
 
@@ -204,6 +215,9 @@ class MembershipReferee {
   std::map<Incarnation, Promise> left_;  // departures that were answered
   std::set<Incarnation> dead_;           // exits that were answered
   absl::Time last_change_;               // of what waiting workers wait for
+  // The last look of this term, and since when there was none too many.
+  absl::Time looked_at_ = absl::InfinitePast();
+  absl::Time looked_since_ = absl::InfinitePast();
   int64_t promises_ = 0;
   Generation durable_;  // the highest that is known to be
   std::string fallback_;

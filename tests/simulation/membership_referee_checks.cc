@@ -109,9 +109,8 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
   for (const RankState& state : last_->ranks) {
     if (!state.survives()) continue;
     if (next.by_incarnation.count(state.member.incarnation) > 0) present = true;
-    // One that is silent may just have been lost.
-    const bool silent = now() >= state.sign + history_.stall_timeout;
-    if (here.count(state.member.identity) == 0 && !silent) awaited = &state;
+    if (here.count(state.member.identity) > 0 || StallsRound(state)) continue;
+    awaited = &state;
   }
   if (awaited == nullptr) return;
   const absl::Duration limit =
@@ -120,6 +119,49 @@ void MembershipReferee::CheckSurvivors(const Run& next) {
   Violate(absl::StrCat(
       "a generation begins without ", awaited->member.ToString(), ", ",
       absl::FormatDuration(now() - last_->ended_at), " after the last one"));
+}
+
+absl::Time MembershipReferee::LookedSince() const {
+  const bool stood_still = now() - looked_at_ > history_.stall_timeout / 2;
+  return stood_still ? now() : looked_since_;
+}
+
+bool MembershipReferee::StallsRound(const RankState& state) const {
+  const absl::Duration timeout = history_.stall_timeout;
+  if (timeout == absl::InfiniteDuration()) return false;
+  const absl::Time since = LookedSince();
+  // Together with the one whose loss has ended the generation just now.
+  if (last_->stalled_at == now()) {
+    return now() >= std::max(state.sign, since) + timeout;
+  }
+  if (last_->resumed) return false;
+  const auto silent = [&](const RankState& one) {
+    return now() >= std::max({one.sign, last_->ended_at, since}) + timeout;
+  };
+  std::map<Incarnation, absl::Time> waiting;  // since when
+  for (const auto& [number, join_id] : joins_) {
+    if (join_id.removed) continue;
+    absl::Time& at =
+        waiting.try_emplace(join_id.incarnation, join_id.at).first->second;
+    at = std::max(at, join_id.at);
+  }
+  if (static_cast<int>(waiting.size()) < history_.min) return false;
+  if (waiting.count(state.member.incarnation) > 0 || !silent(state)) {
+    return false;
+  }
+  // All others that survive wait, one of them at least, or are as silent.
+  bool any = false;
+  for (const RankState& other : last_->ranks) {
+    if (!other.survives()) continue;
+    const auto found = waiting.find(other.member.incarnation);
+    if (found == waiting.end()) {
+      if (!silent(other)) return false;
+      continue;
+    }
+    if (now() < found->second + timeout / 2) return false;
+    any = true;
+  }
+  return any;
 }
 
 void MembershipReferee::CheckAnswer(const PendingJoin& join_id,
@@ -182,6 +224,9 @@ void MembershipReferee::CheckLoss(const server::Member& lost) {
   }
   if (!JustLost(*last_, *state)) {
     Violate(absl::StrCat(lost.ToString(), " counts as lost without a reason"));
+  }
+  if (now() >= state->sign + history_.stall_timeout) {
+    last_->stalled_at = now();
   }
   // One that failed may come back all the same.
   state->lost = !state->failed || state->for_good;
@@ -249,6 +294,7 @@ void MembershipReferee::OnTick(const server::JobMembership& machine,
   CheckFence(machine, pick);
   CheckDeadlines();
   NoteAlsoLost(machine);
+  OnLooked();
   if (machine.commit() != nullptr) return;
   CheckNoDelay(machine);
   if (settled) CheckWaiting(machine);
@@ -264,7 +310,10 @@ void MembershipReferee::NoteAlsoLost(const server::JobMembership& machine) {
         record->liveness.state != server::MemberState::kLost) {
       continue;
     }
-    if (!JustLost(*last_, state)) {
+    // Of a coordinator that stops nothing is known of the end.
+    const bool may_be = stopping_ ? JustLost(*last_, state)
+                                  : state.failed || StallsRound(state);
+    if (!may_be) {
       Violate(absl::StrCat(state.member.ToString(),
                            " counts as lost, too, without a reason"));
     }

@@ -196,7 +196,7 @@ class MembershipWorld {
   void DetachLater(int stream);
   void Beat(int stream);
   void BringBeat(int stream);
-  // Of a member that has yet to notice the end of its generation.
+  // Of a member whose generation has ended, until its Join is answered.
   void ShowLife(int stream);
   void BringSignOfLife(int stream);
   void Break(int stream);

@@ -88,8 +88,9 @@ void MembershipWorld::BringBeat(int number) {
 void MembershipWorld::ShowLife(int number) {
   const Stream& stream = StreamOf(number);
   const Process& process = *stream.process;
-  if (stream.broken || process.stream != number ||
-      process.state != Process::State::kMember ||
+  const bool member = process.state == Process::State::kMember ||
+                      process.state == Process::State::kAsking;
+  if (stream.broken || process.stream != number || !member ||
       process.generation != stream.generation) {
     return;
   }

@@ -1,0 +1,188 @@
+// What the referee of the membership holds against evictions of survivors: a
+// coordinator that is too quick with them.
+
+#include "tests/simulation/membership_referee.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/membership/member_table.h"
+#include "tests/simulation/dice.h"
+
+namespace coxswain::simulation {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kStall = absl::Seconds(1);
+constexpr absl::Duration kTick = absl::Milliseconds(250);
+
+// A job of 2 to 4 workers, each of which is named by its slot.
+class MembershipRefereeTest : public ::testing::Test {
+ protected:
+  MembershipRefereeTest() {
+    history_.min = 2;
+    history_.max = 4;
+    history_.stall_timeout = kStall;
+    history_.options.last_call = absl::Seconds(5);
+    history_.options.survivor_timeout = absl::Seconds(60);
+  }
+
+  static server::Member MemberOf(int slot) {
+    server::Member member;
+    member.identity = {"host-a", slot};
+    member.incarnation = Incarnation(static_cast<uint64_t>(slot) + 1);
+    return member;
+  }
+  void Join(int slot) {
+    server::JoinRequest request;
+    request.identity = MemberOf(slot).identity;
+    request.incarnation = MemberOf(slot).incarnation;
+    referee_.OnJoin(++join_ids_, request, /*committing=*/false);
+    joined_.push_back(join_ids_);
+  }
+  void ShowsLife(int slot) {
+    referee_.OnSign(MemberOf(slot).incarnation, timeline_.now());
+  }
+  // Time passes, and the coordinator looks as often as it should.
+  void Pass(absl::Duration time) {
+    for (; time > absl::ZeroDuration(); time -= kTick) StandStill(kTick);
+  }
+  // Or it looks once, at the end.
+  void StandStill(absl::Duration time) {
+    timeline_.In(time, [] {});
+    timeline_.Step();
+    referee_.OnLooked();
+  }
+  void Commit(const std::vector<int>& slots) {
+    std::vector<server::MemberRecord> records;
+    for (const int slot : slots) {
+      server::MemberRecord& record = records.emplace_back();
+      record.member = MemberOf(slot);
+      record.member.rank = static_cast<int>(records.size()) - 1;
+    }
+    server::RunCommit commit;
+    commit.run.previous = generation_;
+    generation_ = Generation(generation_.value() + 1);
+    commit.run.generation = generation_;
+    commit.run.members = server::MemberTable(std::move(records));
+    referee_.OnCommit(commit);
+  }
+  // Four train, one of them is killed.
+  void EndGeneration() {
+    for (int slot = 0; slot < 4; ++slot) Join(slot);
+    Commit({0, 1, 2, 3});
+    server::GenerationBegin begin;
+    begin.generation = generation_;
+    begin.world_size = 4;
+    referee_.OnBegan(begin);
+    for (const uint64_t join_id : joined_) {
+      referee_.OnAnswered(join_id, absl::UnavailableError("its answer"));
+    }
+    Pass(2 * kStall);
+    referee_.OnExit(MemberOf(3).incarnation);
+    referee_.OnAbortAsked();
+    referee_.OnEnded(generation_, absl::AbortedError("slot 3 was killed"));
+    EXPECT_THAT(referee_.violation(), IsEmpty());
+  }
+  void ExpectTooEarly(int slot) {
+    EXPECT_THAT(referee_.violation(),
+                HasSubstr(absl::StrCat("begins without rank ", slot)));
+  }
+
+  MembershipHistory history_;
+  Timeline timeline_;
+  Dice dice_{1, 1};
+  MembershipStore store_{absl::Milliseconds(1), &timeline_, &dice_};
+  MembershipReferee referee_{history_, &timeline_, &store_};
+  Generation generation_;
+  uint64_t join_ids_ = 0;
+  std::vector<uint64_t> joined_;
+};
+
+TEST_F(MembershipRefereeTest, OneThatIsSilentWhileAllOthersWaitMayBeLost) {
+  EndGeneration();
+  Join(0);
+  Join(2);
+  Pass(kStall);
+  Commit({0, 2});
+  EXPECT_THAT(referee_.violation(), IsEmpty());
+}
+
+TEST_F(MembershipRefereeTest, OneThatShowsThatItLivesMayNot) {
+  EndGeneration();
+  Join(0);
+  Join(2);
+  Pass(kStall - kTick);
+  ShowsLife(1);
+  Pass(kTick);
+  Commit({0, 2});
+  ExpectTooEarly(1);
+}
+
+TEST_F(MembershipRefereeTest, SilenceCountsFromTheEndOn) {
+  EndGeneration();
+  Join(0);
+  Join(2);
+  Pass(kStall - kTick);
+  Commit({0, 2});
+  ExpectTooEarly(1);
+}
+
+TEST_F(MembershipRefereeTest, AJoinIsASignOfLife) {
+  EndGeneration();
+  Join(0);
+  Join(2);
+  Pass(kStall / 2);
+  Join(1);
+  referee_.OnAnswered(join_ids_, absl::UnavailableError("refused"));
+  Pass(kStall - kTick);
+  Commit({0, 2});
+  ExpectTooEarly(1);
+}
+
+TEST_F(MembershipRefereeTest, OthersAreToHaveWaitedForHalfOfTheTime) {
+  EndGeneration();
+  Join(0);
+  Pass(kStall - kTick);
+  Join(2);
+  Pass(kTick);
+  Commit({0, 2});
+  ExpectTooEarly(1);
+}
+
+TEST_F(MembershipRefereeTest, WhatWasNotTakenMeanwhileIsNoSilence) {
+  EndGeneration();
+  Join(0);
+  Join(2);
+  StandStill(kStall);
+  Commit({0, 2});
+  ExpectTooEarly(1);
+}
+
+TEST_F(MembershipRefereeTest, NewcomersAloneLoseNoSurvivor) {
+  EndGeneration();
+  Join(4);
+  Join(5);
+  Pass(history_.options.survivor_timeout - kTick);
+  Commit({4, 5});
+  EXPECT_THAT(referee_.violation(), HasSubstr("begins without rank"));
+}
+
+TEST_F(MembershipRefereeTest, WithoutAStallTimeoutTheLastCallIsWaitedFor) {
+  history_.stall_timeout = absl::InfiniteDuration();
+  EndGeneration();
+  Join(0);
+  Join(2);
+  Pass(history_.options.last_call - kTick);
+  Commit({0, 2});
+  ExpectTooEarly(1);
+}
+
+}  // namespace
+}  // namespace coxswain::simulation
