@@ -242,6 +242,28 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
   EXPECT_EQ(parameters.bytes(), 0);
 }
 
+TEST(JobMemoryTest, JobsWhoseGenerationsHaveEndedCostNothing) {
+  FakeClock clock;
+  ParameterStore parameters({}, &clock);
+  Fence fence;
+  const auto play = [&](int jobs) {
+    for (int i = 0; i < jobs; ++i) {
+      fence.generation = Generation(fence.generation.value() + 1);
+      fence.job = absl::StrCat(std::string(100, 'j'), fence.generation.value());
+      ASSERT_OK(parameters.JoinGroup(fence, "g", 0, 1,
+                                     std::make_shared<Outbox>([] {})));
+      parameters.OnGenerationEnded(fence.job, fence.generation,
+                                   absl::AbortedError("over"));
+    }
+  };
+  constexpr int kJobs = 1000;
+  // The ends of so many generations are remembered.
+  play(static_cast<int>(GenerationGuard::kRemembered) + 1);
+  const int64_t before = allocated;
+  play(kJobs);
+  EXPECT_LT(allocated - before, int64_t{kJobs} * 100);
+}
+
 INSTANTIATE_TEST_SUITE_P(Declarations, DeclaredLimitTest,
                          testing::ValuesIn(RefusedDeclarations()),
                          [](const auto& tested) { return tested.param.name; });

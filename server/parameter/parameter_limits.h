@@ -16,8 +16,8 @@ struct ParameterLimits {
   size_t max_name_bytes = 1024;
   // Of one tensor, as it is formed from its parts.
   int64_t max_tensor_bytes = int64_t{1} << 30;
-  // Of one job: what was sent and not summed up yet, and what has not been sent
-  // back yet to all ranks that asked for it.
+  // Of one job, in all of its generations: what was sent and not summed up yet,
+  // and what has not been sent back yet to all ranks that asked for it.
   int64_t max_job_bytes = int64_t{4} << 30;
   int64_t max_total_bytes = int64_t{8} << 30;  // of all jobs together
   // Of one job: memory for what was declared (groups and their ranks,
@@ -28,7 +28,7 @@ struct ParameterLimits {
   // more members.
   int max_parts = 1 << 14;
   size_t max_tensors = 1 << 16;     // of one group at once
-  size_t max_groups = 1 << 12;      // of one job
+  size_t max_groups = 1 << 12;      // of one generation at once
   size_t max_operations = 1 << 12;  // of one stream at once
   // What waits to be sent on one stream, without the tensors' bytes: a reader
   // that falls further behind loses its stream.

@@ -1,5 +1,6 @@
 #include "server/parameter/parameter_store.h"
 
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -21,13 +22,27 @@ absl::StatusOr<ParameterStore::Scope*> ParameterStore::FindScopeLocked(
     const Fence& fence) {
   COXSWAIN_RETURN_IF_ERROR(ended_.Check(fence));
   Scope& scope = scopes_[fence.generation];
-  if (scope.budget == nullptr) {
-    scope.budget = std::make_shared<ByteBudget>("max_job_bytes",
-                                                limits_.max_job_bytes, total_);
-    scope.declared = std::make_shared<ByteBudget>(
-        "max_declared_bytes", limits_.max_declared_bytes, scope.budget);
-  }
+  if (scope.budget == nullptr) TakeBudgetsLocked(fence.job, &scope);
   return &scope;
+}
+
+void ParameterStore::TakeBudgetsLocked(const std::string& job, Scope* scope) {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    it = it->second.bytes.expired() ? jobs_.erase(it) : std::next(it);
+  }
+  JobBudgets& budgets = jobs_[job];
+  scope->budget = budgets.bytes.lock();
+  if (scope->budget == nullptr) {
+    scope->budget = std::make_shared<ByteBudget>("max_job_bytes",
+                                                 limits_.max_job_bytes, total_);
+    budgets.bytes = scope->budget;
+  }
+  scope->declared = budgets.declared.lock();
+  if (scope->declared == nullptr) {
+    scope->declared = std::make_shared<ByteBudget>(
+        "max_declared_bytes", limits_.max_declared_bytes, scope->budget);
+    budgets.declared = scope->declared;
+  }
 }
 
 absl::StatusOr<std::shared_ptr<CollectiveGroup>>

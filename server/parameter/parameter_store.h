@@ -76,15 +76,24 @@ class ParameterStore : public GenerationObserver {
   int64_t bytes() const { return total_->used(); }
 
  private:
-  // What the job of a generation has.
+  // What a job may hold, in all of its generations: streams of one that has
+  // ended hold some until they end. Gone with the last that holds any.
+  struct JobBudgets {
+    std::weak_ptr<ByteBudget> bytes;
+    std::weak_ptr<ByteBudget> declared;  // which holds `bytes`
+  };
+  // What a generation has.
   struct Scope {
-    std::shared_ptr<ByteBudget> budget;
-    std::shared_ptr<ByteBudget> declared;  // a part of the budget
+    std::shared_ptr<ByteBudget> budget;    // the job's
+    std::shared_ptr<ByteBudget> declared;  // the same, a part of the budget
     std::map<std::string, std::shared_ptr<CollectiveGroup>> groups;
   };
 
   // Fails with ABORTED if the generation has ended.
   absl::StatusOr<Scope*> FindScopeLocked(const Fence& fence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives a scope the budgets of its job.
+  void TakeBudgetsLocked(const std::string& job, Scope* scope)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<CollectiveGroup>> FindGroupLocked(
       Scope* scope, absl::string_view name, int size)
@@ -97,6 +106,7 @@ class ParameterStore : public GenerationObserver {
 
   mutable Mutex mutex_;
   std::map<Generation, Scope> scopes_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, JobBudgets> jobs_ ABSL_GUARDED_BY(mutex_);
   GenerationGuard ended_ ABSL_GUARDED_BY(mutex_);
 };
 

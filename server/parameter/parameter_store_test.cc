@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -394,6 +395,40 @@ TEST_F(ParameterStoreTest, AReaderThatStallsCountsAgainstItsJob) {
                        HasSubstr("max_job_bytes of 50000")));
   ranks_.clear();
   EXPECT_EQ(parameters_->bytes(), 0);
+}
+
+// As of a stream that has not ended yet.
+TEST_F(ParameterStoreTest, WhatAnEndedGenerationHoldsCountsAgainstItsJob) {
+  constexpr int64_t kBytes = 60'000;
+  ParameterLimits limits;
+  limits.max_job_bytes = 100'000;
+  MakeStore(limits);
+  const auto send = [](TestRank& rank, uint64_t id) {
+    ASSERT_OK(rank.participant->Begin(Sum(id, kBytes)));
+    ASSERT_OK(rank.Give(id, 0, std::string(kBytes, 'x')));
+  };
+  Participant(1);
+  send(rank(0), 1);
+  std::optional<Delivery> held = rank(0).outbox->Take();
+  ASSERT_TRUE(held.has_value());
+  ASSERT_NE(held->chunk, nullptr);
+  parameters_->OnGenerationEnded(fence_.job, fence_.generation,
+                                 absl::AbortedError("over"));
+  EXPECT_GE(parameters_->bytes(), kBytes);
+  Fence fence = fence_;
+  fence.generation = Generation(8);
+  TestRank next(parameters_.get(), fence, 0, 1);
+  send(next, 1);
+  EXPECT_THAT(next.Failure(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr("max_job_bytes of 100000")));
+  fence.job = "other";
+  fence.generation = Generation(9);
+  TestRank other(parameters_.get(), fence, 0, 1);
+  send(other, 1);
+  EXPECT_EQ(other.Bytes().size(), size_t{kBytes});
+  held.reset();
+  send(next, 2);
+  EXPECT_EQ(next.Bytes().size(), size_t{kBytes});
 }
 
 TEST_F(ParameterStoreTest, AnOperationThatFailedIsForgottenWithItsLastChunk) {
