@@ -150,7 +150,7 @@ Tensor Loss(::torch::nn::Linear& model, int64_t begin) {
 // Trains three windows of two micro-batches, the last of which is cut short;
 // returns each window's averages.
 std::vector<Tensor> Averages(const TestRank& rank,
-                             DistributedDataParallelOptions options,
+                             const DistributedDataParallelOptions& options,
                              double scale) {
   auto model = Model();
   auto ddp = Wrap(rank, model.ptr(), options);
@@ -170,7 +170,7 @@ std::vector<Tensor> Averages(const TestRank& rank,
     // Ranks of other weights.
     if (weighted) begin.weight = 3 + rank.index + micro;
     const MicroBatch now = ddp->Accumulate(begin);
-    const Tensor loss = Loss(model, 10 * (2 * micro + rank.index));
+    const Tensor loss = Loss(model, int64_t{10} * (2 * micro + rank.index));
     EXPECT_OK(ddp->Backward(loss * scale, now));
     if (now.sync) end_window();
   }
