@@ -111,9 +111,13 @@ std::map<std::string, std::string> SettingsOf(const schedule::Plan& plan) {
   return settings;
 }
 
+bool Same(const HybridGroups& a, const HybridGroups& b) {
+  return a.shard == b.shard && a.replicas == b.replicas;
+}
+
 // Hybrid sharding where the job's mesh has replicas and ranks that share the
 // state of each: the slices are then those of the shard group. Otherwise all
-// ranks share it.
+// ranks share it, or those of groups of the program's own.
 absl::Status FollowMesh(Session& session,
                         DistributedDataParallelOptions* options) {
   const Mesh& mesh = session.mesh();
@@ -130,6 +134,9 @@ absl::Status FollowMesh(Session& session,
         "rank ", session.rank(), InParentheses(mesh.Describe(session.rank())));
   }
   HybridGroups& hybrid = options->reducer.hybrid;
+  // Those of an earlier generation have ended with it.
+  if (Same(hybrid, options->session_groups)) hybrid = HybridGroups();
+  options->session_groups = HybridGroups();
   if (options->zero == 0) {
     if (shards > 1 && session.rank() == 0) {
       LogWarning("mesh_shards_nothing",
@@ -141,15 +148,19 @@ absl::Status FollowMesh(Session& session,
     }
     return absl::OkStatus();
   }
-  // Without a mesh the program has its own.
-  if (mesh.empty()) return absl::OkStatus();
-  // Those of an earlier generation have ended with it.
-  hybrid = HybridGroups();
   if (shards == 1 || mesh.extent("dp") == 1) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(const MeshGroups groups, session.GroupsOf(mesh));
   // The session keeps them.
-  hybrid.shard = &groups.shard->communicator();
-  hybrid.replicas = &groups.dp->communicator();
+  const HybridGroups of_mesh = {&groups.shard->communicator(),
+                                &groups.dp->communicator()};
+  if (!Same(hybrid, HybridGroups()) && !Same(hybrid, of_mesh)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "reducer.hybrid has groups of the program's own, and the job's mesh ",
+        mesh.ToString(),
+        " has others: leave reducer.hybrid out, which follows the mesh, or "
+        "leave shard out of the mesh"));
+  }
+  hybrid = options->session_groups = of_mesh;
   return absl::OkStatus();
 }
 

@@ -34,10 +34,14 @@ struct DistributedDataParallelOptions {
   // Includes find_unused_parameters, statistics, max_norm, caller_stream (on a
   // GPU; by default the current one: see CurrentStream), and the gate, where
   // steps are announced and decided. on_average and settings are set by this
-  // class; what a plan decides is taken from it. `hybrid`, with zero only, and
-  // counts_in_norm are set by FollowSession where the job has a mesh, whatever
-  // they are.
+  // class; what a plan decides is taken from it. counts_in_norm is set by
+  // FollowSession where the job has a mesh, whatever it is; `hybrid`, with zero
+  // only, where the mesh has dp and shard above 1: elsewhere it may have groups
+  // of the program's own, which last as long as the wrapper.
   ReducerOptions reducer;
+  // What FollowSession has set reducer.hybrid to, and replaces with the next
+  // session: other groups are the program's own.
+  HybridGroups session_groups;
 
   // The schedule that the program asks for. DescribeJob puts it into the
   // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all. A
@@ -171,10 +175,12 @@ JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
 // wrapper at a time for each session: a second one on the same stream would mix
 // its rounds with the first's. Set make_hook as well for plans that change the
 // hook, and trace_file from SessionOptions. Fails as ScheduleClient::Gate and
-// Session::GroupsOf, and with FAILED_PRECONDITION: options->runs_pipeline.
+// Session::GroupsOf, with INVALID_ARGUMENT if reducer.hybrid has groups of the
+// program's own where the mesh has others, and with FAILED_PRECONDITION:
+// options->runs_pipeline.
 //
 // Options may be used again with the session of the next generation: what they
-// have of this one, reducer.hybrid among it, is replaced.
+// have of this one, options->session_groups among it, is replaced.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);
 

@@ -487,7 +487,39 @@ TEST(PipelineJobTest, WhoCountsInTheNormFollowsTheSession) {
   }
 }
 
+DistributedDataParallelOptions ZeroOptions() {
+  DistributedDataParallelOptions options;
+  options.runs_pipeline = true;
+  options.zero = 1;
+  return options;
+}
+
+// Each rank's options are used again with the session of the next generation.
 TEST(PipelineJobTest, HybridShardingFollowsTheSession) {
+  std::vector<DistributedDataParallelOptions> options(4, ZeroOptions());
+  for (const std::string mesh : {"dp=2,shard=2", "dp=2,shard=2", "dp=4"}) {
+    PipelineProgram program = Mlp(4, ::torch::kFloat32);
+    program.options.mesh = mesh;
+    const auto ends = PipelineJob().Run(
+        4, [&](int) { return program; },
+        [&](Pipeline&, Session& session, PipelineEnd*) -> absl::Status {
+          COXSWAIN_ASSIGN_OR_RETURN(const MeshGroups groups,
+                                    session.GroupsOf(session.mesh()));
+          auto& own = options[static_cast<size_t>(session.rank())];
+          COXSWAIN_RETURN_IF_ERROR(FollowSession(session, &own));
+          const HybridGroups& hybrid = own.reducer.hybrid;
+          const bool shares = mesh != "dp=4";
+          EXPECT_EQ(hybrid.shard,
+                    shares ? &groups.shard->communicator() : nullptr);
+          EXPECT_EQ(hybrid.replicas,
+                    shares ? &groups.dp->communicator() : nullptr);
+          return absl::OkStatus();
+        });
+    for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
+  }
+}
+
+TEST(PipelineJobTest, HybridGroupsOfTheProgramAreKeptOrRefused) {
   for (const std::string mesh : {"dp=2,shard=2", "dp=4"}) {
     PipelineProgram program = Mlp(4, ::torch::kFloat32);
     program.options.mesh = mesh;
@@ -499,22 +531,23 @@ TEST(PipelineJobTest, HybridShardingFollowsTheSession) {
           // As many ranks as the mesh has along shard, and not those groups.
           const int first = session.rank() / 2 * 2;
           COXSWAIN_ASSIGN_OR_RETURN(
-              const std::shared_ptr<ProcessGroup> former,
-              session.CreateGroup(absl::StrCat("former/", first),
+              const std::shared_ptr<ProcessGroup> own,
+              session.CreateGroup(absl::StrCat("own/", first),
                                   {first, first + 1}));
-          DistributedDataParallelOptions options;
-          options.runs_pipeline = true;
-          options.zero = 1;
-          options.reducer.hybrid = {&former->communicator(),
-                                    &former->communicator()};
-          COXSWAIN_RETURN_IF_ERROR(FollowSession(session, &options));
-          const HybridGroups& hybrid = options.reducer.hybrid;
-          const bool shares = mesh != "dp=4";
-          EXPECT_EQ(hybrid.shard,
-                    shares ? &groups.shard->communicator() : nullptr);
-          EXPECT_EQ(hybrid.replicas,
-                    shares ? &groups.dp->communicator() : nullptr);
-          return absl::OkStatus();
+          DistributedDataParallelOptions options = ZeroOptions();
+          HybridGroups& hybrid = options.reducer.hybrid;
+          hybrid = {&own->communicator(), &own->communicator()};
+          const absl::Status status = FollowSession(session, &options);
+          if (mesh == "dp=4") {
+            EXPECT_EQ(hybrid.shard, &own->communicator());
+            EXPECT_EQ(hybrid.replicas, &own->communicator());
+            return status;
+          }
+          EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("reducer.hybrid has groups")));
+          // The same groups are no others.
+          hybrid = {&groups.shard->communicator(), &groups.dp->communicator()};
+          return FollowSession(session, &options);
         });
     for (const PipelineEnd& end : ends) EXPECT_OK(end.status);
   }
