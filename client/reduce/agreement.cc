@@ -110,17 +110,18 @@ std::string OneSide(int rank, const Lines& lines) {
   return text;
 }
 
-// How the lines of `rank` differ from those of rank 0.
-std::string Difference(const Lines& zero, int rank, const Lines& other) {
-  const std::string text =
-      OneSide(0, Without(zero, other)) + OneSide(rank, Without(other, zero));
+// How the lines of `rank` differ from those of the first rank.
+std::string Difference(int first, const Lines& zero, int rank,
+                       const Lines& other) {
+  const std::string text = OneSide(first, Without(zero, other)) +
+                           OneSide(rank, Without(other, zero));
   if (!text.empty()) return text;
   const size_t common = std::min(zero.size(), other.size());
   for (size_t i = 0; i < common; ++i) {
     if (zero[i] == other[i]) continue;
     return absl::StrCat("\n  the same lines in another order, from line ", i,
-                        " on; rank 0: ", Shown(zero[i]), "; rank ", rank, ": ",
-                        Shown(other[i]));
+                        " on; rank ", first, ": ", Shown(zero[i]), "; rank ",
+                        rank, ": ", Shown(other[i]));
   }
   return absl::StrCat("\n  the first ", common, " lines are equal");
 }
@@ -128,9 +129,10 @@ std::string Difference(const Lines& zero, int rank, const Lines& other) {
 class Comparison {
  public:
   Comparison(Communicator* communicator, const Lines& lines,
-             absl::Duration timeout)
+             absl::Duration timeout, const AgreementWords& words)
       : communicator_(communicator),
         timeout_(timeout),
+        words_(words),
         lines_(lines),
         encoded_(Encode(lines)),
         hash_(StableHash(encoded_)) {}
@@ -146,6 +148,10 @@ class Comparison {
     Lines lines;
   };
   absl::StatusOr<Said> Ask(int rank);
+  int NameOf(int rank) const {
+    return words_.ranks.empty() ? rank
+                                : words_.ranks[static_cast<size_t>(rank)];
+  }
   // The ranks that differ from rank 0, as all of them find themselves.
   absl::StatusOr<std::vector<int>> Differing(bool this_one);
   // Broadcasts zeroed memory, which `fill` prepares and `read` looks at.
@@ -155,6 +161,7 @@ class Comparison {
 
   Communicator* const communicator_;
   const absl::Duration timeout_;
+  const AgreementWords& words_;
   const Lines& lines_;
   const std::string encoded_;
   const uint64_t hash_;
@@ -194,8 +201,8 @@ absl::StatusOr<Comparison::Said> Comparison::Ask(int rank) {
       [&](void* memory) { std::memcpy(header, memory, sizeof(header)); }));
   if (header[1] < 0 || header[1] > kMaxBytes) {
     return absl::DataLossError(
-        absl::StrCat("rank ", rank, " announced a description of ", header[1],
-                     " bytes, at most ", kMaxBytes,
+        absl::StrCat("rank ", NameOf(rank), " announced a description of ",
+                     header[1], " bytes, at most ", kMaxBytes,
                      " are taken; look whether it runs the same version"));
   }
   Said said;
@@ -229,17 +236,20 @@ absl::Status Comparison::Explain() {
   const bool differs = zero.hash != hash_;
   COXSWAIN_ASSIGN_OR_RETURN(const std::vector<int> ranks, Differing(differs));
   if (ranks.empty()) {
-    return absl::FailedPreconditionError(
-        "the ranks' parameters, hooks or options differ, but no rank differs "
-        "from rank 0; look whether all run the same version");
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the ranks' ", words_.what, " differ, but no rank differs from rank ",
+        NameOf(0), "; look whether all run the same version"));
   }
-  std::string message = absl::StrCat(
-      "the ranks must have the same parameters, hook and options, but ",
-      NameRanks(ranks), ranks.size() == 1 ? " differs" : " differ",
-      " from rank 0:");
+  std::vector<int> names;
+  for (const int rank : ranks) names.push_back(NameOf(rank));
+  std::string message =
+      absl::StrCat("the ranks must have the same ", words_.what, ", but ",
+                   NameRanks(names), names.size() == 1 ? " differs" : " differ",
+                   " from rank ", NameOf(0), ":");
   COXSWAIN_ASSIGN_OR_RETURN(const Said first, Ask(ranks[0]));
-  message += differs ? Difference(zero.lines, communicator_->rank(), lines_)
-                     : Difference(zero.lines, ranks[0], first.lines);
+  message += differs ? Difference(NameOf(0), zero.lines,
+                                  NameOf(communicator_->rank()), lines_)
+                     : Difference(NameOf(0), zero.lines, names[0], first.lines);
   return absl::FailedPreconditionError(message);
 }
 
@@ -282,9 +292,10 @@ std::string DescribeParameter(int index, const ParameterSpec& parameter) {
 
 absl::Status CheckAgreement(Communicator& communicator,
                             const std::vector<std::string>& lines,
-                            absl::Duration timeout) {
+                            absl::Duration timeout,
+                            const AgreementWords& words) {
   if (communicator.size() == 1) return absl::OkStatus();
-  Comparison comparison(&communicator, lines, timeout);
+  Comparison comparison(&communicator, lines, timeout, words);
   COXSWAIN_ASSIGN_OR_RETURN(const bool equal, comparison.AllEqual());
   return equal ? absl::OkStatus() : comparison.Explain();
 }

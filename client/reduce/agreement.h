@@ -22,6 +22,13 @@ std::string DescribeParameter(int index, const ParameterSpec& parameter);
 // after the first 16.
 std::string NameRanks(const std::vector<int>& ranks);
 
+// What is compared, in the words of messages.
+struct AgreementWords {
+  std::string what = "parameters, hook and options";
+  // The communicator's ranks by their names; empty: their numbers in it.
+  std::vector<int> ranks;
+};
+
 // Compares lines of text over all ranks: called by the reducer before the first
 // gradient is sent, since ranks that differ in a parameter or an option would
 // hang, or sum up unrelated gradients. Collective; all ranks get the same
@@ -34,7 +41,8 @@ std::string NameRanks(const std::vector<int>& ranks);
 // and with errors of the communicator; `timeout` bounds each collective.
 absl::Status CheckAgreement(Communicator& communicator,
                             const std::vector<std::string>& lines,
-                            absl::Duration timeout);
+                            absl::Duration timeout,
+                            const AgreementWords& words = {});
 
 // Returns a hash of the buckets' gradients and their order: equal on all ranks
 // that exchange the same, and on every machine.

@@ -30,7 +30,8 @@ constexpr absl::Duration kSoon = absl::Seconds(20);
 
 // Returns what each rank gets, given its lines.
 std::vector<absl::Status> Check(const std::vector<Lines>& lines,
-                                std::vector<int64_t>* collectives = nullptr) {
+                                std::vector<int64_t>* collectives = nullptr,
+                                const AgreementWords& words = {}) {
   const auto world = InProcessWorld::Create(static_cast<int>(lines.size()));
   std::vector<absl::Status> results(lines.size());
   std::vector<int64_t> counts(lines.size());
@@ -38,7 +39,7 @@ std::vector<absl::Status> Check(const std::vector<Lines>& lines,
   for (size_t rank = 0; rank < lines.size(); ++rank) {
     threads.emplace_back([&, rank] {
       const auto communicator = world->MakeRank(static_cast<int>(rank));
-      results[rank] = CheckAgreement(*communicator, lines[rank], kSoon);
+      results[rank] = CheckAgreement(*communicator, lines[rank], kSoon, words);
       counts[rank] = communicator->sequence();
     });
   }
@@ -287,6 +288,17 @@ class LyingRoot : public Communicator {
   const std::string bytes_;
   int64_t hash_ = 0;
 };
+
+TEST(AgreementTest, MessagesHaveTheCallersWords) {
+  EXPECT_THAT(Check({{"red"}, {"blue"}}, nullptr, {"colours", {3, 7}}),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            "the ranks must have the same colours, but rank 7 "
+                            "differs from rank 3:\n  only rank 3: red\n  only "
+                            "rank 7: blue")));
+  EXPECT_THAT(Check({{"a", "b"}, {"b", "a"}}, nullptr, {"letters", {3, 7}}),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            HasSubstr("rank 3: a; rank 7: b"))));
+}
 
 TEST(AgreementTest, APeersLengthHasALimit) {
   for (const int64_t length :

@@ -301,8 +301,8 @@ TEST(PipelineJobTest, OtherStagesOrTiesThanTheOthersAreRefusedAfterJoining) {
       const absl::Status& status = ends[static_cast<size_t>(rank)].status;
       EXPECT_FALSE(status.ok());
       EXPECT_THAT(status.message(),
-                  AllOf(HasSubstr("the layers of a pipeline's stages"),
-                        HasSubstr("are others on rank 3")));
+                  AllOf(HasSubstr("the same stages, ties and schedule"),
+                        HasSubstr("rank 3 differs from rank 1")));
     }
     EXPECT_FALSE(ends[0].status.ok());
   }

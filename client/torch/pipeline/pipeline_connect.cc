@@ -1,6 +1,8 @@
 // How a pipeline is made: what its rank has, and with whom it is connected.
 #include <algorithm>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ATen/Parallel.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +12,7 @@
 #include "client/comm/communicator.h"
 #include "client/comm/work.h"
 #include "client/pipeline/trace_actions.h"
+#include "client/reduce/agreement.h"
 #include "client/reduce/trace_file.h"
 #include "client/torch/pipeline/pipeline.h"
 #include "schedule/pipeline/generate.h"
@@ -132,23 +135,29 @@ absl::Status Pipeline::MakeContext() {
 
 // Join has compared manifests, which need not be of this model and options.
 absl::Status Pipeline::CompareModels() {
-  std::string own =
-      absl::StrCat(cut_->ToString(), ", ties [", TiesOf(model_), "], schedule ",
-                   spec_, options_.sequence ? ", sequence" : "");
+  std::vector<std::string> lines = {
+      absl::StrCat("stages: ", cut_->ToString()),
+      absl::StrCat("ties: ", TiesOf(model_)), absl::StrCat("schedule: ", spec_),
+      absl::StrCat("sequence: ", options_.sequence ? "true" : "false")};
   // What ranks along tp have whole begins with it, and what they drop.
   if (groups_.tp->size() > 1) {
-    absl::StrAppend(&own, ", seed ", model_.seed.value_or(0));
+    lines.push_back(absl::StrCat("seed: ", model_.seed.value_or(0)));
   }
+  const auto compare = [this](const ProcessGroup& group, std::string what,
+                              const std::vector<std::string>& own) {
+    return WithPrefix(
+        "comparing the ranks of a pipeline: ",
+        CheckAgreement(group.communicator(), own, options_.executor.timeout,
+                       {std::move(what), group.ranks()}));
+  };
   for (const auto& group : {groups_.pp, groups_.data, groups_.tp}) {
     COXSWAIN_RETURN_IF_ERROR(
-        CompareTexts(*group, "the layers of a pipeline's stages, and its ties",
-                     own, options_.executor.timeout));
+        compare(*group, "stages, ties and schedule", lines));
   }
   // libtorch adds up the gradients of some layers, such as a norm's, by thread:
   // with other numbers of them replicated parameters would part.
-  return CompareTexts(*groups_.tp, "the threads of ranks along tp",
-                      absl::StrCat(at::get_num_threads()),
-                      options_.executor.timeout);
+  return compare(*groups_.tp, "number of threads along tp",
+                 {absl::StrCat(at::get_num_threads(), " threads")});
 }
 
 // The wrapper's ranks are those of one stage, and files are each rank's own.

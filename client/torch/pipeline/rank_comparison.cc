@@ -193,25 +193,4 @@ absl::StatusOr<std::vector<double>> CompareCalls(
   return std::vector<double>(of.begin() + head, of.end());
 }
 
-absl::Status CompareTexts(ProcessGroup& group, absl::string_view what,
-                          absl::string_view own, absl::Duration timeout) {
-  if (group.size() == 1) return absl::OkStatus();
-  // As many bits as a double holds.
-  const auto hash = static_cast<double>(StableHash(own) >> 11);
-  absl::StatusOr<std::vector<Row>> rows = Gather(group, {hash}, timeout);
-  COXSWAIN_RETURN_IF_ERROR(
-      WithPrefix(absl::StrCat("comparing ", what, ": "), rows.status()));
-  std::vector<std::string> others;
-  for (size_t i = 0; i < rows->size(); ++i) {
-    if ((*rows)[i] == rows->front()) continue;
-    if (others.size() == kMostNamed) break;
-    others.push_back(absl::StrCat("rank ", group.ranks()[i]));
-  }
-  if (others.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(what, " are to be the same on all ranks, and are others on ",
-                   absl::StrJoin(others, ", "), " than on rank ",
-                   group.ranks()[0], "; on this rank they are: ", own));
-}
-
 }  // namespace coxswain::torch

@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mesh.h"
 #include "client/group/process_group.h"
@@ -38,13 +36,6 @@ struct PipelineCall {
 absl::StatusOr<std::vector<double>> CompareCalls(
     ProcessGroup& group, const Mesh& mesh, const PipelineCall& own,
     const std::vector<int>& weighing, absl::Duration timeout);
-
-// Fails with FAILED_PRECONDITION, on all ranks of the group, where they have
-// not all given the same text, with this rank's and with who has another one
-// than the first rank; and as Communicator::AllGather. `what` the texts are
-// begins the message.
-absl::Status CompareTexts(ProcessGroup& group, absl::string_view what,
-                          absl::string_view own, absl::Duration timeout);
 
 }  // namespace coxswain::torch
 
