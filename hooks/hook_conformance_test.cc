@@ -367,11 +367,16 @@ const std::vector<HookCase>& Cases() {
       PowerSgd("PowerSgdGramSchmidt",
                "powersgd(rank=3,start_step=2,orthogonalize=gram_schmidt)",
                DType::kFloat32, 3, 2, 4, -kSingle, 1e-5, 1e-3),
+      // Roundings to 16 bits differ between the runs, and the power iteration
+      // on noise amplifies them by about 1.45 from step to step: of two units
+      // of 2^-11 in the first step it makes 80, or 4%, in the eleventh, as the
+      // median of many draws of gradients, and more than 200 in one of eight.
+      // No bound follows. The draws of the suite are fixed, and come to 6%;
+      // 200 units are the later tolerance of float16 here, and with units of
+      // 2^-8 that of bfloat16. What holds tightly is the first step, and that
+      // no error is lost in all of them, which the suite checks.
       PowerSgd("PowerSgdFloat16", "powersgd(rank=2,start_step=2)",
                DType::kFloat16, 2, 2, 2, -kHalf, 5e-3, 0.1),
-      // Roundings to 16 bits differ between the runs, and the power iteration
-      // on noise amplifies them from step to step: only the first step can
-      // be held tightly.
       PowerSgd("PowerSgdBFloat16", "powersgd(rank=2,start_step=2)",
                DType::kBFloat16, 2, 2, 2, -kBrain, 0.05, 0.8),
       PowerSgd("Fp16OfPowerSgd", "fp16(powersgd(rank=2,start_step=2))",

@@ -74,6 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
                           DType::kFloat32, 2, 2, 1e-6, 1e-4),
                     OnGpu("PyTorch", ",rank=2,mode=pytorch", DType::kFloat32, 2,
                           2, 1e-5, 1e-3),
+                    // For 0.1 see hooks/hook_conformance_test.cc.
                     OnGpu("Float16", ",rank=2", DType::kFloat16, 2, 2, 5e-3,
                           0.1)),
     HookCaseName);

@@ -260,16 +260,22 @@ TEST_P(HookConformance, StateSurvivesARestartOnAnyNumberOfRanks) {
     HookWorld restarted = MakeWorld(
         hook, after,
         hook.buckets_matter ? HookWorld::Buckets() : OtherBuckets(hook));
-    ASSERT_OK(restarted.Load(world.Save()));
+    const HookState saved = world.Save();
+    ASSERT_OK(restarted.Load(saved));
     EXPECT_EQ(restarted.hook(0).step(), saved_at);
+    // By the restarted run: what it is to send, and what it has sent.
+    Gradients given = MeanError(saved, Parameters(hook), before);
+    Gradients sent;
     for (int64_t step = saved_at; step < saved_at + 11; ++step) {
       const auto local = LocalGradients(hook, before, step);
       const auto expected = Step(hook, world, local);
       const bool same_ranks = hook.state_per_rank && before == after;
-      const auto got =
-          Step(hook, restarted,
-               same_ranks ? local : SameAverage(hook, local, after, step));
+      const auto gradients =
+          same_ranks ? local : SameAverage(hook, local, after, step);
+      const auto got = Step(hook, restarted, gradients);
       EXPECT_TRUE(AllFinite(got));
+      AddTo(given, MeanOver(gradients));
+      AddTo(sent, MeanOver(got));
       if (hook.state_per_rank && before != after) {
         EXPECT_LE(RelativeDifference(MeanOver(got), MeanOver(local)),
                   2 * std::abs(hook.average_tolerance));
@@ -280,6 +286,12 @@ TEST_P(HookConformance, StateSurvivesARestartOnAnyNumberOfRanks) {
           step == saved_at ? hook.first_step_tolerance : hook.later_tolerance)
           << before << " to " << after << " ranks, step " << step - saved_at;
     }
+    if (!hook.error_feedback || hook.state_per_rank) continue;
+    // Nothing is lost, however far the two runs are apart by now.
+    AddTo(sent, MeanError(restarted.Save(), Parameters(hook), after));
+    EXPECT_LE(RelativeDifference(sent, given),
+              std::abs(hook.average_tolerance) + hook.first_step_tolerance)
+        << before << " to " << after << " ranks";
   }
 }
 
