@@ -1,5 +1,6 @@
 #include "base/logging.h"
 
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -83,9 +85,16 @@ std::string Quoted(absl::string_view value) {
   return text + '"';
 }
 
+// Looked up once: that takes a lock, which a fork would inherit held where
+// another thread logs.
+absl::TimeZone LocalZone() {
+  static const absl::TimeZone zone = absl::LocalTimeZone();
+  return zone;
+}
+
 std::string TextLine(const LogLine& line) {
   const std::string time =
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3S", line.time, absl::LocalTimeZone());
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3S", line.time, LocalZone());
   const char level =
       absl::ascii_toupper(line.level.empty() ? '?' : line.level[0]);
   std::string text =
@@ -138,27 +147,42 @@ std::string JsonLine(const LogLine& line) {
   return text + "}";
 }
 
-struct Sinks {
-  std::atomic<bool> any{false};
+// What belongs to one process. A fork has its own, without sinks: threads that
+// it does not have may have held the locks of the former one, and those of its
+// sinks.
+struct ProcessLog {
+  ProcessLog(pid_t of, ProcessLog* former) : process(of), former(former) {}
+
+  const pid_t process;
+  ProcessLog* const former;  // of a process that this one was forked from
+  std::atomic<bool> any_sinks{false};
   Mutex mutex;
-  std::vector<LogSink*> all ABSL_GUARDED_BY(mutex);
+  std::vector<LogSink*> sinks ABSL_GUARDED_BY(mutex);
+  Mutex once_mutex;
+  std::set<std::string> once ABSL_GUARDED_BY(once_mutex);
 };
 
 // Never destroyed: threads may log while the process ends.
-Sinks& AllSinks() {
-  static Sinks* const sinks = new Sinks;
-  return *sinks;
+ProcessLog& OwnLog() {
+  static std::atomic<ProcessLog*> own{nullptr};
+  ProcessLog* found = own.load();
+  const pid_t process = getpid();
+  if (found != nullptr && found->process == process) return *found;
+  auto made = std::make_unique<ProcessLog>(process, found);
+  // Another thread of this process may be faster.
+  if (own.compare_exchange_strong(found, made.get())) return *made.release();
+  return *found;
 }
 
-void NotifySinks(const LogLine& line) {
-  static thread_local bool telling = false;
-  if (telling) return;
-  telling = true;
+void NotifySinks(ProcessLog* own, const LogLine& line) {
+  static thread_local bool notifying = false;
+  if (notifying) return;
+  notifying = true;
   {
-    MutexLock lock(&AllSinks().mutex);
-    for (LogSink* const sink : AllSinks().all) sink->OnLine(line);
+    MutexLock lock(&own->mutex);
+    for (LogSink* const sink : own->sinks) sink->OnLine(line);
   }
-  telling = false;
+  notifying = false;
 }
 
 std::string LeftOutLine(int64_t lines) {
@@ -187,13 +211,14 @@ LogWriter& Stderr() {
 
 void Log(Level level, absl::string_view event, LogFields fields) {
   const bool printed = level >= LeastLevel();
-  const bool to_sinks = level >= kInfo && AllSinks().any;
+  ProcessLog& own = OwnLog();
+  const bool to_sinks = level >= kInfo && own.any_sinks;
   if (!printed && !to_sinks) return;
   const LogLine line{absl::Now(), kLevels[level], event, fields};
   if (printed) {
     Stderr().Write(FormatLogLine(Format(), line) + "\n");
   }
-  if (to_sinks) NotifySinks(line);
+  if (to_sinks) NotifySinks(&own, line);
 }
 
 }  // namespace
@@ -233,28 +258,27 @@ std::string FormatLogLine(LogFormat format, const LogLine& line) {
 }
 
 void AddLogSink(LogSink* sink) {
-  Sinks& sinks = AllSinks();
-  MutexLock lock(&sinks.mutex);
-  sinks.all.push_back(sink);
-  sinks.any = true;
+  ProcessLog& own = OwnLog();
+  MutexLock lock(&own.mutex);
+  own.sinks.push_back(sink);
+  own.any_sinks = true;
 }
 
 void RemoveLogSink(LogSink* sink) {
-  Sinks& sinks = AllSinks();
-  MutexLock lock(&sinks.mutex);
-  sinks.all.erase(std::remove(sinks.all.begin(), sinks.all.end(), sink),
-                  sinks.all.end());
-  sinks.any = !sinks.all.empty();
+  ProcessLog& own = OwnLog();
+  MutexLock lock(&own.mutex);
+  own.sinks.erase(std::remove(own.sinks.begin(), own.sinks.end(), sink),
+                  own.sinks.end());
+  own.any_sinks = !own.sinks.empty();
 }
 
 void LogWarningOnce(absl::string_view key, absl::string_view event,
                     LogFields fields) {
-  static Mutex* const mutex = new Mutex;
-  static auto* const seen = new std::set<std::string>;
+  ProcessLog& own = OwnLog();
   {
-    MutexLock lock(mutex);
-    if (seen->size() >= kMaxOnceKeys) return;
-    if (!seen->insert(std::string(key)).second) return;
+    MutexLock lock(&own.once_mutex);
+    if (own.once.size() >= kMaxOnceKeys) return;
+    if (!own.once.insert(std::string(key)).second) return;
   }
   LogWarning(event, fields);
 }

@@ -1,9 +1,17 @@
 #include "base/logging.h"
 
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,6 +124,53 @@ TEST(LoggingTest, SinksReceiveAllLinesButTheirOwn) {
   ASSERT_TRUE(SetLogLevel("info"));
   EXPECT_THAT(printed, HasSubstr("W seen_by_sink\n"));
   EXPECT_EQ(printed.find("joined"), std::string::npos);
+}
+
+// Fails a fork of the process that has added it.
+class SinkOfOneProcess : public LogSink {
+ public:
+  SinkOfOneProcess() { AddLogSink(this); }
+  ~SinkOfOneProcess() override { RemoveLogSink(this); }
+  void OnLine(const LogLine& line) override {
+    if (getpid() != process_) _exit(1);
+    FormatLogLine(LogFormat::kJson, line);  // takes its time
+  }
+
+ private:
+  const pid_t process_ = getpid();
+};
+
+// As a program's data loaders are, while its threads log: they inherit locks as
+// these have them.
+TEST(LoggingTest, AForkBesideThreadsThatLogWaitsForNoneOfThem) {
+  ASSERT_TRUE(SetLogLevel("error"));
+  const auto log = [](int i) {
+    LogInfo("to_sinks");
+    LogWarningOnce(absl::StrCat("key ", i), "once");
+    return FormatLogLine(LogFormat::kText, {absl::Now(), "info", "text", {}});
+  };
+  const SinkOfOneProcess sink;
+  log(0);
+  std::atomic<bool> done{false};
+  std::thread other([&] {
+    for (int i = 0; !done.load(); ++i) log(i);
+  });
+  constexpr int kForks = 50;
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      log(-1);
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  done.store(true);
+  other.join();
+  ASSERT_TRUE(SetLogLevel("info"));
 }
 
 }  // namespace
