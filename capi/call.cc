@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/wait_count.h"
 #include "capi/table.h"
 
 namespace coxswain::capi {
@@ -23,6 +24,9 @@ thread_local Interrupt interrupt;
 // Whether this thread is within that function: the calls of the library that it
 // makes do not call it again.
 thread_local bool asking = false;
+
+// Of a thread whose waits are beside training.
+thread_local std::optional<WaitCount::Background> background;
 
 bool MayBeInterrupted() { return interrupt.function != nullptr && !asking; }
 
@@ -117,7 +121,10 @@ class ThreadCall : public Call {
  public:
   explicit ThreadCall(Work work)
       : deliver_(std::move(work.deliver)), cancel_(std::move(work.cancel)) {
-    Helpers::Get().Run([end = end_, run = std::move(work.run)]() mutable {
+    Helpers::Get().Run([end = end_, run = std::move(work.run),
+                        beside = background.has_value()]() mutable {
+      std::optional<WaitCount::Background> mark;
+      if (beside) mark.emplace();
       const absl::Status status = RunWork({std::move(run), {}, {}});
       MutexLock lock(&end->mutex);
       end->status = status;
@@ -253,4 +260,11 @@ cx_code cx_cancel(cx_call* call) {
 
 void cx_set_interrupt(cx_interrupt function, void* data) {
   capi::interrupt = {function, data};
+}
+
+int32_t cx_set_background(int32_t background) {
+  const int32_t before = capi::background.has_value() ? 1 : 0;
+  capi::background.reset();
+  if (background != 0) capi::background.emplace();
+  return before;
 }

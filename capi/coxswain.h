@@ -73,7 +73,7 @@ extern "C" {
 // Programs work with any library of the same major number, and a minor number
 // that is not below theirs.
 #define CX_ABI_MAJOR 1
-#define CX_ABI_MINOR 5
+#define CX_ABI_MINOR 6
 
 // Returns major << 16 | minor of the library.
 CX_API int32_t cx_abi_version(void);
@@ -156,6 +156,12 @@ CX_API cx_code cx_cancel(cx_call* call);
 typedef int32_t (*cx_interrupt)(void* data);
 // Sets the function of this thread; NULL: none.
 CX_API void cx_set_interrupt(cx_interrupt function, void* data);
+
+// Marks the waits that this thread begins from now on. Anything but 0: they are
+// beside training, which goes on on other threads, and do not make this worker
+// one that waits for others (plans with a stall_timeout). Returns what it was,
+// at first 0.
+CX_API int32_t cx_set_background(int32_t background);
 
 // ---- joining and leaving ----
 

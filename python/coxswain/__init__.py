@@ -30,7 +30,7 @@ from .schedule import (
     hook_from_yaml,
     hooks_json,
 )
-from .session import Event, EventKind, Member, Session
+from .session import Event, EventKind, Member, Session, background
 from .store import Store
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Session",
     "Store",
     "Unavailable",
+    "background",
     "canonical_hook",
     "hook_from_yaml",
     "hooks_json",

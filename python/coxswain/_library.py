@@ -19,7 +19,7 @@ from . import errors
 
 # The version that this package needs: a library of the same major number, and a
 # minor number that is not below.
-ABI_MAJOR, ABI_MINOR = 1, 5
+ABI_MAJOR, ABI_MINOR = 1, 6
 
 VARIABLE = "COXSWAIN_LIBRARY"
 BESIDE = os.path.join(
@@ -359,6 +359,7 @@ FUNCTIONS = {
     "cx_wait": (c_int32, [_CALL]),
     "cx_cancel": (c_int32, [_CALL]),
     "cx_set_interrupt": (None, [c_void_p, c_void_p]),
+    "cx_set_background": (c_int32, [c_int32]),
     "cx_join": (c_int32, [POINTER(JoinOptions), POINTER(c_uint64), _CALL]),
     "cx_rejoin": (c_int32, [_SESSION, POINTER(c_uint64), _CALL]),
     "cx_configure": (c_int32, [_SESSION, POINTER(Parameter), c_size_t]),

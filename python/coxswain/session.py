@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import enum
 import os
 from types import TracebackType
-from typing import Any, List, Mapping, Optional, Sequence, Type
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Type
 
 from . import _library
 from ._data import Elements, Parameter, parameters_of
@@ -60,6 +61,24 @@ class Member:
     slot: int
     host: str
     address: str
+
+
+@contextlib.contextmanager
+def background() -> Iterator[None]:
+    """Marks the waits of this thread as beside training, within a block:
+
+        with coxswain.background():
+            session.store.wait(["evaluated"], timeout=600)
+
+    Others of this worker train meanwhile, so these waits do not make it one
+    that waits for others: plans with a stall_timeout ask.
+    """
+    lib = _library.library()
+    before = lib.cx_set_background(1)
+    try:
+        yield
+    finally:
+        lib.cx_set_background(before)
 
 
 def _settings(settings: Mapping[str, str]) -> Any:

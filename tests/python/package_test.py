@@ -17,8 +17,8 @@ PACKAGE = os.path.abspath("python")
 LIBRARY = os.path.abspath("capi/libcoxswain_c.so")
 # Of the standard library of 3.9, whichever version runs this.
 MODULES = {
-    "__future__", "ctypes", "dataclasses", "enum", "functools", "json", "math",
-    "operator", "os", "sys", "types", "typing",
+    "__future__", "contextlib", "ctypes", "dataclasses", "enum", "functools",
+    "json", "math", "operator", "os", "sys", "types", "typing",
 }
 
 FRAMEWORKS = {
@@ -134,6 +134,15 @@ class LibraryTest(unittest.TestCase):
             self.assertEqual(status == 0, ok, output)
             if not ok:
                 self.assertIn("this package needs", output.splitlines()[-1])
+
+    def test_waits_in_the_background_end_with_their_block(self):
+        lib = _library.library()
+        with self.assertRaises(KeyError), coxswain.background():
+            with coxswain.background():
+                pass
+            self.assertEqual(lib.cx_set_background(1), 1)
+            raise KeyError
+        self.assertEqual(lib.cx_set_background(0), 0)
 
     def test_sees_the_functions_and_structs_of_the_header(self):
         with open("capi/coxswain.h", encoding="utf-8") as file:
