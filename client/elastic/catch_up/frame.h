@@ -20,7 +20,8 @@
 //
 // A member sends kHello, and then for each step: kStep, its pieces of the
 // averages where the step was applied, and as many pieces of the state as kStep
-// has announced: at first all of its share, later those that were asked for. A
+// has announced: at first all of its share, later those that were asked for:
+// all that hold the elements of a damaged piece, after the same step. A
 // newcomer answers with kAgain and kReached.
 
 namespace coxswain::catch_up {
@@ -30,6 +31,8 @@ inline constexpr int kMaxSources = 8;
 inline constexpr int64_t kPieceBytes = int64_t{1} << 20;
 // Of what is no piece: a host's name, the small rest of a step.
 inline constexpr int64_t kMaxSmallBytes = int64_t{64} << 20;
+// Of the text of an answer.
+inline constexpr int64_t kMaxAnswerBytes = 512;
 
 enum class Kind : uint32_t {
   kHello = 1,

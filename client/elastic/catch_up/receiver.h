@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +19,7 @@
 #include "base/unique_fd.h"
 #include "client/comm/tcp/tcp_socket.h"
 #include "client/elastic/catch_up/catch_up_target.h"
+#include "client/elastic/catch_up/elements.h"
 #include "client/elastic/catch_up/frame.h"
 
 namespace coxswain::catch_up {
@@ -67,7 +67,20 @@ class Receiver {
     Hello hello;
     std::string host;
   };
-  using Parts = std::vector<CatchUpTarget::Part>;
+  // A piece that arrived damaged.
+  struct Damaged {
+    size_t rank = 0;  // that sent it
+    Header piece;
+    std::vector<Elements> elements;  // that it holds
+  };
+  // Pieces of the state that one member was asked for.
+  struct Request {
+    size_t rank = 0;
+    std::vector<Elements> elements;  // which are wrong until all have come
+    std::vector<int64_t> pieces;     // together, in this order
+    size_t arrived = 0;
+    std::string reason;
+  };
 
   Receiver(const Options& options, CatchUpTarget* target)
       : options_(options), target_(*target) {}
@@ -82,18 +95,22 @@ class Receiver {
   absl::StatusOr<CaughtUp> TakeSteps();
   absl::StatusOr<Header> TakeStepHeaders(bool first, std::string* rest);
   absl::Status TakeAverages(const Header& step, absl::string_view rest);
-  // Asks for what the damaged ones of the step before were used for.
-  absl::Status AskForDamaged();
   absl::Status TakeState(bool first);
+  // Returns the number of the next piece that a member is to send again.
+  absl::StatusOr<int64_t> NextAsked(size_t rank);
+  // Ends requests whose pieces have come.
+  absl::Status EndRequests(const Parts& state);
+  // Reports what has arrived damaged in this step, and asks for the state of
+  // the elements.
+  absl::Status AskForDamaged();
   // Takes a piece, which may have arrived damaged.
   absl::StatusOr<bool> TakePiece(size_t rank, const Header& expected,
                                  const PiecesOf& to);
   absl::StatusOr<Header> TakeHeader(size_t rank, absl::Duration timeout);
-  // Reports it, and asks another member for these pieces of the state.
-  absl::Status AskAgain(size_t rank, absl::string_view what,
-                        const Header& piece,
-                        const std::vector<int64_t>& pieces);
+  // Asks for the pieces of the state that hold these elements.
+  absl::Status Ask(Request request, const Parts& state);
   absl::Status Answer(size_t rank, Header header, absl::string_view text);
+  static absl::Status Unexpected(const Header& header);
   absl::Time In(absl::Duration time) const;
 
   const Options options_;
@@ -104,16 +121,11 @@ class Receiver {
   WakeFd wake_;
 
   // Of the thread.
-  std::vector<Member> members_;        // by rank
-  std::vector<Header> steps_;          // their last kStep
-  std::map<int64_t, size_t> missing_;  // pieces, and whom they were asked of
-  // By rank: what it has still to send again, in order.
-  std::map<size_t, std::deque<int64_t>> asked_;
+  std::vector<Member> members_;   // by rank
+  std::vector<Header> steps_;     // their last kStep
+  std::vector<Damaged> damaged_;  // of this step
+  std::deque<Request> requests_;  // in the order of asking
   std::vector<std::string> damage_;
-  // Of the last step's averages: which were damaged, and from whom; and, for
-  // their sizes, where they were.
-  std::vector<std::pair<size_t, Header>> damaged_;
-  Parts averages_;
   bool begun_ = false;  // the target has
 
   Mutex mutex_;

@@ -21,11 +21,10 @@ namespace {
 constexpr size_t kOnTheWay = 4;
 // One that reports none of so many steps is given up.
 constexpr size_t kMaxUnreached = 65'536;
-// Of what a newcomer asks for, at a time, and of its reason.
+// Of what a newcomer asks for, at a time.
 constexpr size_t kMaxAsked = 64;
 // Reads of answers, before anything else is looked at.
 constexpr int kMaxReads = 16;
-constexpr int64_t kMaxAnswerBytes = 512;
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
@@ -199,7 +198,8 @@ absl::StatusOr<bool> Sender::SendSomeQueued() {
   while (true) {
     if (front_.empty()) {
       MutexLock lock(&mutex_);
-      if (queue_.empty()) return any;
+      // However fast the newcomer takes it.
+      if (queue_.empty() || stopping_) return any;
       sending_ = std::move(queue_.front());
       queue_.pop_front();
       sending_.header.bytes = sending_.payload.bytes;
@@ -223,9 +223,11 @@ absl::StatusOr<bool> Sender::SendSomeQueued() {
     }
     front_.clear();
     sent_last_ |= (sending_.header.flags & kLast) != 0;
-    MutexLock lock(&mutex_);
-    queued_bytes_ -= BytesOf(sending_);
+    const int64_t bytes = BytesOf(sending_);
+    // It may release much memory, and the thread that trains takes the lock.
     sending_ = Frame();
+    MutexLock lock(&mutex_);
+    queued_bytes_ -= bytes;
   }
 }
 
