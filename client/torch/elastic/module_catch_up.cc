@@ -20,6 +20,11 @@ using ::torch::Tensor;
 constexpr uint64_t kMaxNames = 8;
 constexpr uint64_t kMaxNameBytes = 64;
 
+absl::Status OfAnotherOptimizer() {
+  return absl::DataLossError(
+      "the description of a step is that of another optimizer");
+}
+
 template <typename Number>
 void Append(Number number, std::string* bytes) {
   bytes->append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -30,6 +35,7 @@ class Reader {
  public:
   explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
   bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
 
   template <typename Number>
   Number Take() {
@@ -50,6 +56,22 @@ class Reader {
   absl::string_view bytes_;
   bool ok_ = true;
 };
+
+// Takes the form of a parameter's state.
+absl::Status TakeForm(Reader* reader, int64_t* steps,
+                      std::vector<std::string>* names) {
+  *steps = reader->Take<int64_t>();
+  const auto count = reader->Take<uint64_t>();
+  if (!reader->ok() || *steps < 0 || count > kMaxNames) {
+    return OfAnotherOptimizer();
+  }
+  for (uint64_t name = 0; name < count; ++name) {
+    const auto size = reader->Take<uint64_t>();
+    if (size > kMaxNameBytes) return OfAnotherOptimizer();
+    names->emplace_back(reader->TakeBytes(size));
+  }
+  return reader->ok() ? absl::OkStatus() : OfAnotherOptimizer();
+}
 
 bool IsDense(const Tensor& tensor) {
   return tensor.layout() == ::torch::kStrided && tensor.is_cpu() &&
@@ -169,21 +191,17 @@ absl::StatusOr<ModuleCatchUp::Description> ModuleCatchUp::Parse(
   }
   const absl::string_view used = reader.TakeBytes(trained_.size());
   description.used.assign(used.begin(), used.end());
-  if (!reader.ok()) {
-    return absl::DataLossError(
-        "the description of a step is that of another optimizer");
-  }
-  // Only where newcomers begin.
-  for (size_t i = 0; i < trained_.size() && reader.ok(); ++i) {
+  const bool flags = std::all_of(used.begin(), used.end(),
+                                 [](char flag) { return (flag & ~1) == 0; });
+  if (!reader.ok() || !flags) return OfAnotherOptimizer();
+  // What follows is there where newcomers begin.
+  if (reader.at_end()) return description;
+  for (size_t i = 0; i < trained_.size(); ++i) {
     Form form;
-    form.steps = reader.Take<int64_t>();
-    const auto names = reader.Take<uint64_t>();
-    for (uint64_t name = 0; name < std::min(names, kMaxNames); ++name) {
-      const auto size = std::min(reader.Take<uint64_t>(), kMaxNameBytes);
-      form.names.emplace_back(reader.TakeBytes(size));
-    }
-    if (reader.ok()) description.forms.push_back(std::move(form));
+    COXSWAIN_RETURN_IF_ERROR(TakeForm(&reader, &form.steps, &form.names));
+    description.forms.push_back(std::move(form));
   }
+  if (!reader.at_end()) return OfAnotherOptimizer();
   return description;
 }
 
@@ -194,7 +212,6 @@ absl::Status ModuleCatchUp::Begin(absl::string_view rest) {
         "the description of a state is that of another optimizer");
   }
   Backup backup;
-  DropAverages();
   COXSWAIN_ASSIGN_OR_RETURN(backup.optimizer, SaveOptimizer(optimizer_));
   COXSWAIN_RETURN_IF_ERROR(Guarded("keeping the parameters", [&] {
     for (const Tensor& parameter : parameters_) {
@@ -202,7 +219,12 @@ absl::Status ModuleCatchUp::Begin(absl::string_view rest) {
     }
   }));
   backup_ = std::move(backup);
-  COXSWAIN_RETURN_IF_ERROR(MakeState(description.forms));
+  const absl::Status made = MakeState(description.forms);
+  if (!made.ok()) {
+    COXSWAIN_RETURN_IF_ERROR(Undo());
+    return made;
+  }
+  DropAverages();
   SetRates(description.rates);
   return absl::OkStatus();
 }
@@ -211,14 +233,24 @@ absl::Status ModuleCatchUp::MakeState(const std::vector<Form>& forms) {
   optimizer_.state().clear();
   for (size_t i = 0; i < trained_.size(); ++i) {
     const Form& form = forms[i];
-    if (form.names.empty()) continue;
-    COXSWAIN_RETURN_IF_ERROR(SetState(
-        optimizer_, trained_[i].first, form.steps,
-        [&form](const std::string& name,
-                const Tensor&) -> absl::StatusOr<bool> {
-          return std::find(form.names.begin(), form.names.end(), name) !=
-                 form.names.end();
-        }));
+    const Tensor& parameter = trained_[i].first;
+    if (!form.names.empty()) {
+      COXSWAIN_RETURN_IF_ERROR(SetState(
+          optimizer_, parameter, form.steps,
+          [&form](const std::string& name,
+                  const Tensor&) -> absl::StatusOr<bool> {
+            return std::find(form.names.begin(), form.names.end(), name) !=
+                   form.names.end();
+          }));
+    }
+    // In this order its tensors come.
+    const SliceState state = StateOf(optimizer_, parameter);
+    const bool same = std::equal(
+        state.tensors.begin(), state.tensors.end(), form.names.begin(),
+        form.names.end(), [](const auto& entry, const std::string& name) {
+          return entry.first == name;
+        });
+    if (!same || state.steps != form.steps) return OfAnotherOptimizer();
   }
   return absl::OkStatus();
 }
