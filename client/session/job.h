@@ -36,8 +36,9 @@ struct JobManifest : schedule::Settings {
   std::string mesh;
   std::vector<ParameterSpec> parameters;  // in registration order
   // Further settings that change results or the order of collectives: bucket
-  // caps, seed. Session::Join adds "library_version", "device"
-  // and, with a GPU, "nccl_version".
+  // caps, seed. Session::Join adds "library_version", "device",
+  // with a GPU "nccl_version", and "data_encryption" where workers encrypt what
+  // they exchange.
   std::map<std::string, std::string> settings;
 };
 

@@ -346,6 +346,8 @@ v1::JoinRequest MakeJoinRequest(const SessionOptions& options,
   const bool on_gpu = options.device.kind == Device::Kind::kCuda;
   settings["device"] = on_gpu ? "cuda" : "cpu";
   if (on_gpu) settings["nccl_version"] = options.nccl_version;
+  // Otherwise members would regroup with one that they cannot connect to.
+  if (EncryptsData(options)) settings["data_encryption"] = "on";
   return request;
 }
 

@@ -18,6 +18,7 @@
 #include "base/version.h"
 #include "client/rpc/fake_coordinator_stub.h"
 #include "client/session/fake_ras_server.h"
+#include "client/session/join.h"
 #include "client/session/session_test_support.h"
 #include "gtest/gtest.h"
 #include "schedule/step_gate.h"
@@ -58,6 +59,17 @@ TEST_F(SessionTest, JoinSendsTheManifestAndReceivesThePlace) {
   EXPECT_EQ(seen.manifest().settings().at("library_version"), kVersion);
   EXPECT_EQ(seen.manifest().settings().at("device"), "cpu");
   EXPECT_EQ(seen.manifest().settings().count("nccl_version"), 0u);
+}
+
+TEST_F(SessionTest, JoinSendsWhetherThisWorkerEncrypts) {
+  const auto settings = [this] {
+    return MakeJoinRequest(options_, manifest_).manifest().settings();
+  };
+  EXPECT_EQ(settings().count("data_encryption"), 0u);
+  options_.security.tls.ca = "ca.crt";
+  EXPECT_EQ(settings().at("data_encryption"), "on");
+  options_.plain_data = true;
+  EXPECT_EQ(settings().count("data_encryption"), 0u);
 }
 
 TEST_F(SessionTest, JoinOnAGpuSendsTheVersionOfNccl) {

@@ -109,6 +109,7 @@ class DataEncryptionTest : public testing::Test {
     server::CoordinatorOptions options;
     options.listen = absl::StrCat("127.0.0.1:", port_);
     options.state_dir = files_.Path("state");
+    options.membership.last_call = last_call_;
     // Of a rank that waits for one that cannot connect; longer than what a
     // rank waits before it calls a restarted coordinator again.
     options.membership.rejoin_grace = absl::Seconds(3);
@@ -186,6 +187,29 @@ class DataEncryptionTest : public testing::Test {
     });
   }
 
+  // A member trains, and a worker that does not as it does wants to join.
+  void ExpectNewcomerIsRefused(bool members_encrypt) {
+    last_call_ = absl::Milliseconds(200);
+    Serve(/*tls=*/true);
+    SessionOptions member = OptionsOf(0, /*tls=*/true);
+    member.min_world_size = 1;
+    member.plain_data = !members_encrypt;
+    SessionOptions newcomer = OptionsOf(1, /*tls=*/true);
+    newcomer.min_world_size = 1;
+    newcomer.plain_data = members_encrypt;
+    newcomer.catch_up_address = "127.0.0.1:7";
+    newcomer.catch_up_secret = 1;
+    ASSERT_OK_AND_ASSIGN(const auto session, Session::Join(member, {}));
+    EXPECT_EQ(session->world_size(), 1);
+    EXPECT_THAT(Session::Join(newcomer, {}),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("already runs with another manifest"),
+                               HasSubstr("setting data_encryption: "))));
+    EXPECT_OK(session->status()) << "the member has noticed it";
+    EXPECT_OK(session->World());
+    EXPECT_OK(session->Leave("done"));
+  }
+
   std::string AllOfTheState() {
     std::string all;
     for (const auto& entry :
@@ -202,6 +226,7 @@ class DataEncryptionTest : public testing::Test {
   SeenKeys seen_;
   SeenKeys failures_;  // messages in place of keys
   std::function<bool(const v1::JoinResponse&)> lose_;  // answers to slot 1
+  absl::Duration last_call_ = absl::Seconds(5);
   int port_ = 0;
   std::unique_ptr<server::Coordinator> coordinator_;
 };
@@ -291,15 +316,19 @@ TEST_F(DataEncryptionTest, InPlainTextThereIsNoKey) {
 
 TEST_F(DataEncryptionTest, OneThatDoesNotEncryptIsAnError) {
   Serve(/*tls=*/true);
-  const auto ends = RunJob(/*tls=*/true, /*plain_on_one=*/true);
-  // The other may only learn that it has failed.
-  std::string texts;
-  for (const absl::Status& end : ends) {
-    EXPECT_THAT(end, Not(IsOk()));
-    absl::StrAppend(&texts, end.message(), "\n");
+  for (const absl::Status& end : RunJob(/*tls=*/true, /*plain_on_one=*/true)) {
+    EXPECT_THAT(end, StatusIs(absl::StatusCode::kFailedPrecondition,
+                              HasSubstr("setting data_encryption: ")));
   }
-  EXPECT_THAT(texts, AllOf(HasSubstr("encrypts its data connections, and"),
-                           HasSubstr("COXSWAIN_PLAIN_DATA")));
+}
+
+// Otherwise the members would regroup with it, and could not connect.
+TEST_F(DataEncryptionTest, ANewcomerThatDoesNotEncryptIsRefused) {
+  ExpectNewcomerIsRefused(/*members_encrypt=*/true);
+}
+
+TEST_F(DataEncryptionTest, ANewcomerThatAloneEncryptsIsRefused) {
+  ExpectNewcomerIsRefused(/*members_encrypt=*/false);
 }
 
 }  // namespace
