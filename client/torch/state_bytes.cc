@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "client/resume/tensor_bytes.h"
 #include "client/torch/module_tensors.h"
+#include "client/torch/optimizer_state.h"
 #include "client/torch/python_optimizer.h"
 
 namespace coxswain::torch {
@@ -61,9 +62,20 @@ uint32_t DigestTensor(const Tensor& tensor, uint32_t seed) {
   return ::torch::kCPU;
 }
 
+// The tensors in the order that this kind of optimizer has them in, with their
+// names: any of them may be missing.
+uint32_t DigestKnown(const SliceState& state, uint32_t seed) {
+  if (state.tensors.empty()) return Crc32c("none", seed);
+  seed = Crc32c(absl::StrCat(state.steps, " steps"), seed);
+  for (const auto& [name, tensor] : state.tensors) {
+    seed = DigestTensor(tensor, Crc32c(name, seed));
+  }
+  return seed;
+}
+
 // What a parameter's state writes into an archive, name by name.
-uint32_t DigestState(const ::torch::optim::OptimizerParamState& state,
-                     uint32_t seed) {
+uint32_t DigestArchived(const ::torch::optim::OptimizerParamState& state,
+                        uint32_t seed) {
   ::torch::serialize::OutputArchive written;
   state.serialize(written);
   std::stringstream bytes;
@@ -191,15 +203,20 @@ absl::Status LoadOptimizer(absl::string_view bytes,
 absl::StatusOr<uint64_t> DigestOptimizer(
     const ::torch::optim::Optimizer& optimizer) {
   uint32_t digest = Crc32c(BytesOf(LearningRates(optimizer)));
+  const bool known = CheckKnown(optimizer).ok();
   COXSWAIN_RETURN_IF_ERROR(Guarded("reading the optimizer", [&] {
     for (const auto& group : optimizer.param_groups()) {
       for (const Tensor& parameter : group.params()) {
+        if (known) {
+          digest = DigestKnown(StateOf(optimizer, parameter), digest);
+          continue;
+        }
         const auto state = optimizer.state().find(
             c10::guts::to_string(parameter.unsafeGetTensorImpl()));
         if (state == optimizer.state().end()) {
           digest = Crc32c("none", digest);
         } else {
-          digest = DigestState(*state->second, digest);
+          digest = DigestArchived(*state->second, digest);
         }
       }
     }

@@ -44,9 +44,13 @@ absl::StatusOr<std::string> SaveOptimizer(
 absl::Status LoadOptimizer(absl::string_view bytes,
                            ::torch::optim::Optimizer* optimizer);
 
-// Returns a checksum of the optimizer's state, by parameter in order. The bytes
-// themselves differ between processes with the same state, as libtorch names
-// parameters by their address.
+// Returns a checksum of what SaveOptimizer saves: the same for the same state,
+// however it came about, while the bytes themselves differ between processes,
+// as libtorch names parameters by their address. The groups' other settings are
+// no part of it, as LoadOptimizer does not change them. Reads each byte once,
+// where the optimizer is a known one (CheckKnown) with contiguous tensors; what
+// others keep is written into an archive for it. Fails with INTERNAL if
+// libtorch throws.
 absl::StatusOr<uint64_t> DigestOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/torch/module_tensors.h"
-#include "client/torch/shard/slice_state.h"
+#include "client/torch/optimizer_state.h"
 #include "client/torch/state_bytes.h"
 
 namespace coxswain::torch {

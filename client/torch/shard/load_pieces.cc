@@ -14,10 +14,10 @@
 #include "base/status_prefix.h"
 #include "client/resume/tensor_bytes.h"
 #include "client/torch/module_tensors.h"
+#include "client/torch/optimizer_state.h"
 #include "client/torch/shard/model_pieces_internal.h"
 #include "client/torch/shard/piece_forms.h"
 #include "client/torch/shard/sharded_checkpoint.h"
-#include "client/torch/shard/slice_state.h"
 #include "client/torch/state_bytes.h"
 
 namespace coxswain::torch {

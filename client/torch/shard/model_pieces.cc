@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/torch/module_tensors.h"
+#include "client/torch/optimizer_state.h"
 #include "client/torch/shard/model_pieces_internal.h"
 #include "client/torch/shard/piece_forms.h"
-#include "client/torch/shard/slice_state.h"
 
 namespace coxswain::torch {
 

@@ -15,7 +15,7 @@
 #include "client/reduce/bucket_slices.h"
 #include "client/reduce/reducer.h"
 #include "client/torch/module_tensors.h"
-#include "client/torch/shard/slice_state.h"
+#include "client/torch/optimizer_state.h"
 
 namespace coxswain::torch {
 namespace {

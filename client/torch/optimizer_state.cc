@@ -1,4 +1,4 @@
-#include "client/torch/shard/slice_state.h"
+#include "client/torch/optimizer_state.h"
 
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>

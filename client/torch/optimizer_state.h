@@ -1,5 +1,5 @@
-#ifndef COXSWAIN_CLIENT_TORCH_SHARD_SLICE_STATE_H_
-#define COXSWAIN_CLIENT_TORCH_SHARD_SLICE_STATE_H_
+#ifndef COXSWAIN_CLIENT_TORCH_OPTIMIZER_STATE_H_
+#define COXSWAIN_CLIENT_TORCH_OPTIMIZER_STATE_H_
 
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
@@ -17,8 +17,8 @@
 namespace coxswain::torch {
 
 // What libtorch's element-wise optimizers keep of a parameter, which are
-// tensors of the parameter's elements and a count of steps. Used by
-// ShardedOptimizer. Functions without a status throw what libtorch throws.
+// tensors of the parameter's elements and a count of steps. For this folder and
+// those below it. Functions without a status throw what libtorch throws.
 
 // By libtorch's name of each tensor: "exp_avg".
 struct SliceState {
@@ -42,7 +42,8 @@ std::unique_ptr<::torch::optim::Optimizer> MakeLike(
     const ::torch::optim::Optimizer& optimizer,
     std::vector<::torch::optim::OptimizerParamGroup> groups);
 
-// Returns what a known optimizer keeps of a parameter; no tensors, if nothing.
+// Returns what a known optimizer keeps of a parameter, its own tensors, always
+// in the same order; no tensors, if nothing.
 SliceState StateOf(const ::torch::optim::Optimizer& optimizer,
                    const ::torch::Tensor& parameter);
 
@@ -58,4 +59,4 @@ absl::Status SetState(
 
 }  // namespace coxswain::torch
 
-#endif  // COXSWAIN_CLIENT_TORCH_SHARD_SLICE_STATE_H_
+#endif  // COXSWAIN_CLIENT_TORCH_OPTIMIZER_STATE_H_
