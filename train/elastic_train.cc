@@ -74,9 +74,11 @@ absl::Status ElasticGenerationTraining::Start() {
   // It outlives the generation.
   const std::shared_ptr<Communicator> communicator(std::shared_ptr<void>(),
                                                    generation_.communicator);
-  COXSWAIN_RETURN_IF_ERROR(Connect(communicator, [this](const Hook& hook) {
-    return CheckElasticHook(generation_, hook);
-  }));
+  // Recovery has compared or copied the parameters.
+  COXSWAIN_RETURN_IF_ERROR(Connect(
+      communicator,
+      [this](const Hook& hook) { return CheckElasticHook(generation_, hook); },
+      /*same_at_start=*/true));
   COXSWAIN_RETURN_IF_ERROR(
       LoadHookState(&generation_, plan(), &exchange().hook()));
   COXSWAIN_RETURN_IF_ERROR(

@@ -19,7 +19,8 @@ absl::StatusOr<ReducerOptions> ReducerOptionsOf(const TrainOptions& options) {
 }
 
 absl::Status GenerationTraining::Connect(
-    std::shared_ptr<Communicator> communicator, const CheckHook& check_hook) {
+    std::shared_ptr<Communicator> communicator, const CheckHook& check_hook,
+    bool same_at_start) {
   communicator_ = std::move(communicator);
   const TrainOptions& options = trained_.options;
   ParameterExchange::Options exchange;
@@ -31,6 +32,7 @@ absl::Status GenerationTraining::Connect(
   exchange.skip_non_finite = options.skip_non_finite;
   exchange.plan = session_.schedule().plan();
   exchange.check_hook = check_hook;
+  exchange.same_at_start = same_at_start;
   exchange.step_optimizer = trained_.optimizer.step;
   COXSWAIN_ASSIGN_OR_RETURN(
       exchange_, ParameterExchange::Create(exchange, trained_.parameters,

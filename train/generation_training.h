@@ -55,9 +55,10 @@ class GenerationTraining : public Training {
                      ElasticRecord* record)
       : trained_(trained), session_(*session), record_(*record) {}
 
-  // `check_hook` as that of ParameterExchange.
+  // `check_hook` and `same_at_start` as those of ParameterExchange.
   absl::Status Connect(std::shared_ptr<Communicator> communicator,
-                       const CheckHook& check_hook = nullptr);
+                       const CheckHook& check_hook = nullptr,
+                       bool same_at_start = false);
   // From TrainOptions::resume, if that is set.
   absl::Status Resume() {
     return checkpoint_->Resume(trained_.options.resume).status();

@@ -51,7 +51,9 @@ absl::Status ParameterExchange::Connect(
   COXSWAIN_ASSIGN_OR_RETURN(
       reducer_,
       Reducer::Create(reducer, std::move(specs), hook_.get(), &communicator_));
-  COXSWAIN_RETURN_IF_ERROR(reducer_->BroadcastFromRoot(values_));
+  if (!options_.same_at_start) {
+    COXSWAIN_RETURN_IF_ERROR(reducer_->BroadcastFromRoot(values_));
+  }
   return ConfigureAverager();
 }
 

@@ -42,13 +42,16 @@ class ParameterExchange {
     bool skip_non_finite = false;
     // The job's, of which hook and averager are made.
     schedule::Plan plan;
+    // All ranks hold the same values already, which is not checked.
+    bool same_at_start = false;
     // Fails for a hook that the caller refuses, on all ranks. May be null.
     std::function<absl::Status(const Hook&)> check_hook;
     std::function<absl::Status()> step_optimizer;
   };
 
-  // Copies rank 0's values to all ranks: all ranks call it. The communicator
-  // outlives it. INVALID_ARGUMENT: a plan that does not go with the options.
+  // Copies rank 0's values to all ranks, unless options.same_at_start: all
+  // ranks call it. The communicator outlives it. INVALID_ARGUMENT: a plan that
+  // does not go with the options.
   static absl::StatusOr<std::unique_ptr<ParameterExchange>> Create(
       const Options& options, const std::vector<TrainedParameter>& parameters,
       Communicator* communicator);

@@ -104,8 +104,9 @@ class ParameterExchangeTest : public ::testing::Test {
     options.reducer.timeout = kTimeout;
     options.plan = plan_;
     options.skip_non_finite = skip_non_finite_;
+    options.same_at_start = same_at_start_;
     Model* const model = &rank->model;
-    // Rank 0's values count.
+    // Rank 0's values count, unless they are declared the same.
     model->wide[0] += rank->index;
     options.step_optimizer = [model] { return model->Step(); };
     COXSWAIN_ASSIGN_OR_RETURN(
@@ -136,6 +137,7 @@ class ParameterExchangeTest : public ::testing::Test {
     return plan;
   }();
   bool skip_non_finite_ = false;
+  bool same_at_start_ = false;
   std::unique_ptr<schedule::FakeSchedule> schedule_;
   std::vector<absl::Status> statuses_;
 };
@@ -152,6 +154,16 @@ TEST_F(ParameterExchangeTest, AveragesOverRanksAndMicroBatches) {
   });
   // (0 + 1 + 2 + 3 + 4 + 5) / 6, and then (6 + ... + 11) / 6.
   ExpectAll(models, 2, 10 - 2.5 - 8.5);
+}
+
+TEST_F(ParameterExchangeTest, WhatIsTheSameAtTheStartIsNotCopied) {
+  const auto nothing = [](Rank&) { return absl::OkStatus(); };
+  const auto copied = Run(2, nothing);
+  EXPECT_EQ(copied[1].wide[0], copied[0].wide[0]);
+  schedule_.reset();
+  same_at_start_ = true;
+  const auto kept = Run(2, nothing);
+  EXPECT_EQ(kept[1].wide[0], kept[0].wide[0] + 1);
 }
 
 TEST_F(ParameterExchangeTest, AShortWindowIsDividedByWhatItHas) {

@@ -95,7 +95,7 @@ absl::Status DistributedDataParallel::Connect(Communicator* communicator) {
   COXSWAIN_ASSIGN_OR_RETURN(
       reducer_,
       Reducer::Create(options, std::move(specs), hook_.get(), communicator));
-  COXSWAIN_RETURN_IF_ERROR(BroadcastNews());
+  COXSWAIN_RETURN_IF_ERROR(BroadcastNews(/*same=*/options_.same_at_start));
   COXSWAIN_RETURN_IF_ERROR(
       Guarded("registering with autograd", [this] { TakeParameters(); }));
   return ConfigureAverager();
@@ -169,7 +169,7 @@ absl::Status DistributedDataParallel::Broadcast(
   });
 }
 
-absl::Status DistributedDataParallel::BroadcastNews() {
+absl::Status DistributedDataParallel::BroadcastNews(bool same) {
   std::map<std::string, Tensor> known;
   std::vector<Tensor> news;
   for (const NamedTensor& named : TensorsOf(*module_)) {
@@ -183,7 +183,7 @@ absl::Status DistributedDataParallel::BroadcastNews() {
     known[key] = named.tensor;
   }
   known_ = std::move(known);
-  COXSWAIN_RETURN_IF_ERROR(Broadcast(news, /*root=*/0));
+  if (!same) COXSWAIN_RETURN_IF_ERROR(Broadcast(news, /*root=*/0));
   buffer_forms_.clear();
   for (const auto& item : module_->named_buffers()) {
     if (!item.value().defined()) continue;

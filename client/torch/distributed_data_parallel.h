@@ -114,7 +114,8 @@ absl::StatusOr<std::vector<ParameterSpec>> DescribeParameters(
 // several threads are independent.
 class DistributedDataParallel {
  public:
-  // Copies rank 0's parameters and buffers to all ranks: all ranks call it.
+  // Copies rank 0's parameters and buffers to all ranks, unless
+  // options.same_at_start: all ranks call it.
   // `communicator` outlives the object; the module is shared. Replacing the
   // module's parameters afterwards (module->to(dtype)) is not noticed. The
   // averager, if any, is the one that belongs to the hook. Fails with
@@ -387,8 +388,9 @@ class DistributedDataParallel {
   absl::StatusOr<bool> UniteParameters();
   // Copies root's values to all ranks.
   absl::Status Broadcast(const std::vector<::torch::Tensor>& tensors, int root);
-  // Copies rank 0's values of what was added to the module since the last call.
-  absl::Status BroadcastNews();
+  // Copies rank 0's values of what was added to the module since the last call,
+  // unless all ranks have the same.
+  absl::Status BroadcastNews(bool same = false);
   // Fails with FAILED_PRECONDITION if a buffer has changed its form since the
   // ranks have compared them.
   absl::Status BroadcastBuffers();

@@ -87,9 +87,12 @@ struct DistributedDataParallelOptions {
   // After each step that brought all ranks together, which local steps and the
   // hook noop do not, all ranks copy the module's buffers (running means) from
   // rank 0, or from the first rank that still has data. At the start they
-  // always do. Between two UpdateParameters buffers keep their types and
-  // shapes: FAILED_PRECONDITION otherwise.
+  // always do, but for same_at_start. Between two UpdateParameters buffers keep
+  // their types and shapes: FAILED_PRECONDITION otherwise.
   bool broadcast_buffers = true;
+  // All ranks hold the same parameters and buffers already, which is not
+  // checked: Create copies none of them from rank 0.
+  bool same_at_start = false;
   // The hook's step is committed by StepOptimizer or AfterOptimizerStep, once
   // the optimizer has taken its own, and a change of plan follows after both:
   // an error in between leaves the hook as it was, as it leaves the parameters.

@@ -284,6 +284,36 @@ TEST(DistributedDataParallelTest, TakesParametersAndBuffersFromRankZero) {
   EXPECT_EQ(norms[1]->num_batches_tracked.item<int64_t>(), 7);
 }
 
+TEST(DistributedDataParallelTest, WhatIsTheSameAtTheStartIsNotCopied) {
+  at::set_num_threads(1);
+  std::vector<Rank> ranks = MakeRanks(2);
+  std::vector<::torch::nn::BatchNorm1d> norms;
+  for (int i = 0; i < 2; ++i) {
+    norms.emplace_back(3);
+    ::torch::NoGradGuard no_grad;
+    norms[i]->weight.fill_(i + 1);
+    norms[i]->running_mean.fill_(i + 5);
+  }
+  OnThreads(&ranks, [&](Rank* rank) {
+    auto& norm = norms[static_cast<size_t>(rank->index)];
+    DistributedDataParallelOptions options;
+    options.same_at_start = true;
+    ASSERT_OK_AND_ASSIGN(const auto ddp,
+                         DistributedDataParallel::Create(
+                             norm.ptr(), rank->communicator.get(),
+                             std::make_unique<AverageHook>(), options));
+    // As this is wrong here, it shows.
+    EXPECT_TRUE(norm->weight.eq(rank->index + 1).all().item<bool>());
+    EXPECT_TRUE(norm->running_mean.eq(rank->index + 5).all().item<bool>());
+    // What comes later is copied.
+    norm->register_parameter(
+        "late", ::torch::full({2}, static_cast<double>(rank->index)));
+    ASSERT_OK(ddp->UpdateParameters());
+    EXPECT_TRUE(norm->named_parameters()["late"].eq(0).all().item<bool>());
+    EXPECT_TRUE(norm->weight.eq(rank->index + 1).all().item<bool>());
+  });
+}
+
 // d(sum of rank's x * w)/dw = x: gradients that are easy to see.
 struct Scale : ::torch::nn::Module {
   Scale() {

@@ -142,6 +142,9 @@ absl::Status ElasticTraining::Run(const Body& body,
 absl::Status ElasticTraining::MakeWrapper() {
   DistributedDataParallelOptions options = options_.ddp;
   options.commit_with_optimizer = true;
+  // Recovery has compared or copied them; of a sharded model, what is trained
+  // is no part of the state.
+  options.same_at_start = options.zero == 0;
   COXSWAIN_RETURN_IF_ERROR(FollowSession(*generation_.session, &options));
   COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Hook> hook,
                             options.make_hook(*options.plan));
