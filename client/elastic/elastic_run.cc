@@ -192,6 +192,7 @@ class Runner {
   int fruitless_ = 0;
   absl::Status last_error_;  // of a generation, since the last step
   absl::Time ended_;         // the last generation
+  absl::Time joined_;        // this one
   std::unique_ptr<Session> session_;
   std::shared_ptr<ProcessGroup> world_;
   bool drain_notified_ = false;
@@ -210,6 +211,7 @@ absl::Status Runner::Run() {
       return Leave(options_.drain_reason, ending_).status();
     }
     COXSWAIN_ASSIGN_OR_RETURN(std::unique_ptr<Session> next, Join());
+    joined_ = Now();
     if (next == nullptr) return absl::OkStatus();
     // Peers may have read from the old one's communicators until now.
     world_.reset();
@@ -305,6 +307,7 @@ absl::StatusOr<Runner::Next> Runner::Generation() {
 
 absl::Status Runner::Prepare(ElasticGeneration* generation) {
   COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
+  const absl::Time connected = Now();
   RecoveryOptions options = options_.recovery;
   options.mesh = session_->mesh();
   COXSWAIN_ASSIGN_OR_RETURN(
@@ -315,6 +318,8 @@ absl::Status Runner::Prepare(ElasticGeneration* generation) {
   generation->communicator = &world_->communicator();
   generation->recovery = ReportOf(*session_, recovered);
   generation->recovery.took = Now() - ended_;
+  generation->recovery.joining = joined_ - ended_;
+  generation->recovery.connecting = connected - joined_;
   for (std::string& damage : damage_) {
     generation->recovery.warnings.push_back(std::move(damage));
   }

@@ -40,6 +40,10 @@ struct RecoveryReport {
   // sentence; they are logged, too.
   std::vector<std::string> warnings;
   absl::Duration took;  // from the end of the last generation on
+  // Of that: until this worker was a member of this one, and from then on until
+  // it was connected to the others. In the rest, recovery compares and copies.
+  absl::Duration joining;
+  absl::Duration connecting;
 };
 
 // One generation, as the training function sees it. Ends with it.
