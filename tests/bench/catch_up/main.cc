@@ -7,7 +7,19 @@
 // longest step from then to the regroup, and by how much all of these steps
 // together exceed the median; how long the regroup took, from the end of the
 // last step to the beginning of the next one; whether the newcomer copied or
-// had caught up.
+// had caught up. And what the regroup consists of:
+//
+//   leave_ms     the end of the generation before
+//   join_ms      until the next one's members were known
+//   connect_ms   until they were connected
+//   recover_ms   what recovery compares, which is checksums for the most part,
+//                and copies; with the wait for the last of them
+//   wrapper_ms   the wrapper of the next generation
+//   checksum_ms  part of recover_ms: the checksums, taken once more after all
+//                of this, without anything beside them
+//
+// With --step-ms, forward and backward are a wait of so long, as where a GPU
+// computes, and the processors are free in it: the gradient is one.
 
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>
@@ -27,9 +39,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "client/elastic/state_copy.h"
 #include "client/torch/elastic/elastic_training.h"
+#include "client/torch/elastic_module_state.h"
 #include "hooks/registry/planned_hook.h"
 #include "server/coordinator.h"
 
@@ -45,6 +60,7 @@ struct Flags {
   int members = 2;
   bool catch_up = true;
   int64_t steps_until_newcomer = kStepsBefore;
+  int64_t step_ms = 0;
 };
 
 // A square layer, of which Adam keeps two averages.
@@ -80,6 +96,7 @@ class Job {
     }
     absl::Status status;
     for (const absl::Status& one : statuses_) status.Update(one);
+    if (status.ok()) status = TakeChecksums();
     if (status.ok()) Print();
     return status;
   }
@@ -94,7 +111,13 @@ class Job {
 
   absl::Status Train(int slot) {
     const auto model = MakeModel(flags_);
-    torch::optim::Adam optimizer(model->parameters(), 1e-4);
+    const auto made =
+        std::make_shared<torch::optim::Adam>(model->parameters(), 1e-4);
+    torch::optim::Adam& optimizer = *made;
+    if (slot == 0) {
+      model_ = model;
+      optimizer_ = made;
+    }
     coxswain::torch::ElasticTrainingOptions options;
     coxswain::SessionOptions& session = options.run.session;
     session.coordinator = absl::StrCat("127.0.0.1:", coordinator_->port());
@@ -105,12 +128,13 @@ class Job {
     options.hook = "allreduce";
     options.ddp.make_hook = coxswain::MakePlannedHook;
     options.catch_up = flags_.catch_up;
-    if (slot == flags_.members) {
-      options.run.on_recovery = [this](const coxswain::RecoveryReport& report) {
-        report_ = report;
-      };
-    }
-    const int64_t side = model->options.in_features();
+    options.run.on_recovery = [this,
+                               slot](const coxswain::RecoveryReport& report) {
+      if (slot == flags_.members) report_ = report;
+      if (slot != 0) return;
+      regroup_ = report;
+      recovered_ = Now();
+    };
     return ElasticTraining::Run(
         options, model, optimizer, [&](ElasticTraining& t) -> absl::Status {
           const bool all = t.world_size() > flags_.members;
@@ -119,9 +143,7 @@ class Job {
           while (t.going()) {
             const absl::Time began = Now();
             const auto micro = t.Accumulate();
-            const auto loss =
-                model->forward(torch::ones({1, side})).square().mean();
-            COXSWAIN_RETURN_IF_ERROR(t.Backward(loss, micro));
+            COXSWAIN_RETURN_IF_ERROR(t.Backward(Forward(*model), micro));
             ++steps;
             if (slot == 0 && all && steps == kStepsAfter) {
               t.session().schedule().RequestStop("measured");
@@ -137,6 +159,27 @@ class Job {
           }
           return absl::OkStatus();
         });
+  }
+
+  torch::Tensor Forward(torch::nn::LinearImpl& model) {
+    if (flags_.step_ms > 0) {
+      never_.WaitFor(absl::Milliseconds(flags_.step_ms));
+      return model.weight.sum();
+    }
+    const int64_t side = model.options.in_features();
+    return model.forward(torch::ones({1, side})).square().mean();
+  }
+
+  absl::Status TakeChecksums() {
+    at::set_num_threads(1);
+    COXSWAIN_ASSIGN_OR_RETURN(
+        const auto state,
+        coxswain::torch::ElasticModuleState::Create(model_, optimizer_.get()));
+    const absl::Time began = Now();
+    coxswain::ChecksumOf(state->Tensors());
+    COXSWAIN_RETURN_IF_ERROR(state->Digest().status());
+    checksums_ = Now() - began;
+    return absl::OkStatus();
   }
 
   void Print() {
@@ -155,7 +198,15 @@ class Job {
               << " p95_ms=" << usual[usual.size() * 95 / 100]
               << " steps_with_newcomer=" << with_.size()
               << " longest_ms=" << longest << " excess_ms=" << excess
-              << " regroup_ms=" << Milliseconds(grown_ - ended_)
+              << " regroup_ms=" << Milliseconds(grown_ - ended_) << " leave_ms="
+              << Milliseconds(recovered_ - regroup_.took - ended_)
+              << " join_ms=" << Milliseconds(regroup_.joining)
+              << " connect_ms=" << Milliseconds(regroup_.connecting)
+              << " recover_ms="
+              << Milliseconds(regroup_.took - regroup_.joining -
+                              regroup_.connecting)
+              << " wrapper_ms=" << Milliseconds(grown_ - recovered_)
+              << " checksum_ms=" << Milliseconds(checksums_)
               << " caught_up=" << report_.caught_up
               << " copied=" << report_.copied << std::endl;
   }
@@ -172,7 +223,13 @@ class Job {
   bool started_ = false;
   absl::Time ended_;
   absl::Time grown_;
+  absl::Time recovered_;
+  coxswain::RecoveryReport regroup_;
+  std::shared_ptr<torch::nn::LinearImpl> model_;
+  std::shared_ptr<torch::optim::Adam> optimizer_;
+  absl::Duration checksums_;
   coxswain::RecoveryReport report_;  // the newcomer's
+  coxswain::CancelSignal never_;
 };
 
 }  // namespace
@@ -188,6 +245,9 @@ int main(int argc, char** argv) {
                  "1: it takes the state while they train; 0: at the regroup");
   app.add_option("--steps", flags.steps_until_newcomer, "before it comes")
       ->check(CLI::Range(20, 1'000'000));
+  app.add_option("--step-ms", flags.step_ms,
+                 "wait so long in place of forward and backward; 0: compute")
+      ->check(CLI::Range(0, 60'000));
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = Job(flags).Run();
   if (status.ok()) return 0;
