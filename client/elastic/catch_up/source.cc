@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <new>
+#include <thread>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -43,7 +45,14 @@ std::vector<Frame> Source::Copy(Kind kind, const PiecesOf& from,
   return frames;
 }
 
+Source::~Source() { AwaitCopy(); }
+
+void Source::AwaitCopy() {
+  if (copier_.joinable()) copier_.join();
+}
+
 void Source::CopyAverages(const std::vector<Span>& averages) {
+  AwaitCopy();
   averages_.clear();
   if (!sends()) return;
   const PiecesOf pieces(averages);
@@ -51,11 +60,13 @@ void Source::CopyAverages(const std::vector<Span>& averages) {
 }
 
 bool Source::active() const {
-  return std::any_of(senders_.begin(), senders_.end(),
+  return copier_.joinable() ||
+         std::any_of(senders_.begin(), senders_.end(),
                      [](const auto& entry) { return !entry.second->failed(); });
 }
 
 void Source::EndStep(const Step& step) {
+  AwaitCopy();
   if (!sends()) return;
   const std::vector<Frame> averages = std::exchange(averages_, {});
   // To those that had the state before.
@@ -117,24 +128,16 @@ void Source::Begin(const Step& step) {
         sender->second->failed() ? senders_.erase(sender) : std::next(sender);
   }
   left_out_.clear();
-  std::vector<Frame> frames;
+  const PiecesOf state(step.state());
+  const std::vector<int64_t> own = OwnPieces(state);
   int64_t bytes = 0;
+  for (const int64_t piece : own) bytes += state.SizeOf(piece);
+  std::vector<Sender*> begun;
   for (const schedule::Newcomer& newcomer : step.newcomers) {
     if (senders_.count(newcomer.incarnation) > 0) continue;
     if (senders_.size() >= schedule::kMaxNewcomers) {
       left_out_.push_back(newcomer.incarnation);
       continue;
-    }
-    if (frames.empty()) {
-      const PiecesOf state(step.state());
-      frames = {StepFrame(step)};
-      for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state))) {
-        bytes += frame.payload.bytes;
-        frames.push_back(std::move(frame));
-      }
-      frames.front().header.flags = kBegins;
-      frames.front().header.number = static_cast<int64_t>(frames.size()) - 1;
-      for (Frame& frame : frames) frame.header.progress = step.progress;
     }
     Sender::Options options;
     options.address = newcomer.address;
@@ -143,8 +146,32 @@ void Source::Begin(const Step& step) {
     options.host = options_.host;
     options.max_queued_bytes = 2 * bytes + options_.max_queued_bytes;
     auto sender = std::make_unique<Sender>(std::move(options));
-    sender->Send(frames, step.progress);
+    begun.push_back(sender.get());
     senders_.emplace(newcomer.incarnation, std::move(sender));
+  }
+  if (begun.empty()) return;
+  Frame first = StepFrame(step);
+  first.header.flags = kBegins;
+  first.header.number = static_cast<int64_t>(own.size());
+  copier_ = std::thread([this, state, first, progress = step.progress, begun] {
+    CopyState(state, first, progress, begun);
+  });
+}
+
+void Source::CopyState(const PiecesOf& state, Frame first, int64_t progress,
+                       const std::vector<Sender*>& senders) const {
+  // On a thread of its own, which no exception may leave.
+  try {
+    std::vector<Frame> frames = {std::move(first)};
+    for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state))) {
+      frames.push_back(std::move(frame));
+    }
+    for (Frame& frame : frames) frame.header.progress = progress;
+    for (Sender* const sender : senders) sender->Send(frames, progress);
+  } catch (const std::bad_alloc&) {
+    for (Sender* const sender : senders) {
+      sender->Drop("there is no memory for a copy of the state");
+    }
   }
 }
 

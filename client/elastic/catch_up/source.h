@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,11 @@ namespace coxswain::catch_up {
 // A member's part of sending its state to newcomers while it trains: with each
 // step it copies its share, and threads of their own send it. Of W ranks each
 // has each W-th piece.
+//
+// The state that newcomers begin with is as large as that, and copied beside
+// training: it does not change from the end of a step until the optimizer takes
+// the next one, which waits for the copy. A program that changes it in between
+// has newcomers that find other bits in the end, and copy.
 //
 // Must outlive the members' next rejoining: what was sent last is still on its
 // way.
@@ -39,11 +45,14 @@ class Source {
     int64_t max_queued_bytes = int64_t{64} << 20;
   };
   explicit Source(Options options) : options_(std::move(options)) {}
+  ~Source();
 
-  // Returns whether any newcomer is to get the averages of the next step.
+  // Returns whether any newcomer is to get the averages of the next step, or
+  // the state is still being copied.
   bool active() const;
 
-  // Copies the share of averages that the optimizer is about to read.
+  // Before the optimizer changes the state: waits for a copy of it, and copies
+  // the share of averages that the optimizer is about to read.
   void CopyAverages(const std::vector<Span>& averages);
 
   struct Step {
@@ -54,7 +63,8 @@ class Source {
     std::string rest;
     // Which begin with this step.
     std::vector<schedule::Newcomer> newcomers;
-    // Returns the state's spans; called if they are needed.
+    // Returns the state's spans; called if they are needed. Where newcomers
+    // begin, their memory stays until the next CopyAverages or EndStep.
     std::function<std::vector<Span>()> state;
   };
   void EndStep(const Step& step);
@@ -71,6 +81,10 @@ class Source {
                 Sender* sender) const;
   // Sends newcomers all of this rank's share.
   void Begin(const Step& step);
+  // Copies the share, and has these senders send it.
+  void CopyState(const PiecesOf& state, Frame first, int64_t progress,
+                 const std::vector<Sender*>& senders) const;
+  void AwaitCopy();
   std::vector<Frame> Copy(Kind kind, const PiecesOf& from,
                           const std::vector<int64_t>& pieces) const;
   std::vector<int64_t> OwnPieces(const PiecesOf& of) const;
@@ -80,6 +94,7 @@ class Source {
   // Of the last ones that were named: those that are past the limit.
   std::vector<uint64_t> left_out_;
   std::vector<Frame> averages_;
+  std::thread copier_;  // of the state; of the newcomers that began last
 };
 
 }  // namespace coxswain::catch_up

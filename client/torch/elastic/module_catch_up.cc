@@ -159,20 +159,26 @@ std::string ModuleCatchUp::DescribeStep(bool begins) const {
   return bytes;
 }
 
-std::vector<Span> ModuleCatchUp::StateToSend() const {
+std::vector<Span> ModuleCatchUp::StateToSend() {
+  sent_.clear();
   std::vector<Span> spans;
-  for (const Part& part : Parts()) spans.push_back(part.span);
+  for (const Part& part : Parts(&sent_)) spans.push_back(part.span);
   return spans;
 }
 
-std::vector<CatchUpTarget::Part> ModuleCatchUp::Parts() const {
+std::vector<CatchUpTarget::Part> ModuleCatchUp::Parts(
+    std::vector<c10::Storage>* memory) const {
   std::vector<Part> parts;
+  const auto add = [&](const Tensor& tensor, int number) {
+    parts.push_back({BytesOf(tensor), number});
+    if (memory != nullptr) memory->push_back(tensor.storage());
+  };
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    parts.push_back({BytesOf(parameters_[i]), static_cast<int>(i)});
+    add(parameters_[i], static_cast<int>(i));
   }
   for (const auto& [parameter, number] : trained_) {
     for (const auto& [name, tensor] : StateOf(optimizer_, parameter).tensors) {
-      parts.push_back({BytesOf(tensor), number});
+      add(tensor, number);
     }
   }
   return parts;

@@ -1,6 +1,7 @@
 #ifndef COXSWAIN_CLIENT_TORCH_ELASTIC_MODULE_CATCH_UP_H_
 #define COXSWAIN_CLIENT_TORCH_ELASTIC_MODULE_CATCH_UP_H_
 
+#include <c10/core/Storage.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
@@ -35,9 +36,11 @@ class ModuleCatchUp : public CatchUpTarget {
   // Returns the averages, as the optimizer is about to read them.
   std::vector<Span> AveragesToSend();
   // After the step: returns its description, with that of the state if
-  // newcomers begin with it, and the state.
+  // newcomers begin with it.
   std::string DescribeStep(bool begins) const;
-  std::vector<Span> StateToSend() const;
+  // Returns the state, in memory that stays until the next call, whatever
+  // becomes of the tensors.
+  std::vector<Span> StateToSend();
 
   // ---- CatchUpTarget, of a newcomer ----
 
@@ -71,7 +74,8 @@ class ModuleCatchUp : public CatchUpTarget {
 
   std::vector<double> Rates() const;
   void SetRates(const std::vector<double>& rates);
-  std::vector<Part> Parts() const;
+  // With `memory`, adds that of the parts.
+  std::vector<Part> Parts(std::vector<c10::Storage>* memory = nullptr) const;
   absl::StatusOr<Description> Parse(absl::string_view rest) const;
   void DropAverages();
   absl::Status MakeState(const std::vector<Form>& forms);
@@ -84,6 +88,7 @@ class ModuleCatchUp : public CatchUpTarget {
   std::vector<double> rates_before_;
   std::vector<char> used_;
   std::vector<::torch::Tensor> averages_;  // behind the spans
+  std::vector<c10::Storage> sent_;         // likewise, of the state
   std::optional<Backup> backup_;
 };
 
