@@ -18,8 +18,8 @@
 // THREADS. Every function may be called from any thread, with these limits: the
 // announce, grant and decide of one stream follow each other, and so do the
 // collectives of a session, in the same order on all ranks. The library calls
-// functions of a cx_hook on threads of its own, and other functions of the
-// program only on a thread that has called the library.
+// functions of a cx_hook and of cx_newcomer_calls on threads of its own, and
+// other functions of the program only on a thread that has called the library.
 //
 // ERRORS. Functions return a cx_code. For each but CX_OK and CX_AGAIN the
 // thread keeps a message, the ranks that it is about and a cx_error_kind until
@@ -167,6 +167,8 @@ CX_API int32_t cx_set_background(int32_t background);
 
 // A session that is open; 0 is none.
 typedef uint64_t cx_session;
+// A worker that listens for the state of members; 0 is none.
+typedef uint64_t cx_newcomer;
 
 typedef int32_t cx_dtype;
 enum {
@@ -240,6 +242,8 @@ typedef struct cx_join_options {
   size_t setting_count;
   const cx_parameter* parameters;  // may be none: cx_configure
   size_t parameter_count;
+  cx_newcomer newcomer;  // of cx_newcomer_listen; 0: this worker takes no state
+                         // while it waits. Since 1.6
 } cx_join_options;
 
 // Joins, and waits until all members have. `options` may be NULL: all of it
@@ -769,6 +773,122 @@ CX_API void cx_hook_fail(const char* message);
 // and waits until none runs, 10 s at most: CX_DEADLINE_EXCEEDED after that. For
 // a language whose runtime ends before the process does. Exchanges fail then.
 CX_API cx_code cx_hooks_end(void);
+
+// ---- newcomers that take the state while they wait: since 1.6 ----
+
+// A worker that is added to a job waits until the members regroup. Meanwhile it
+// may take the state of these, which train on, and then the averages of each
+// step, which it takes itself: at the regroup it has the members' bits. The
+// state is what the steps of an optimizer change, and these act on each element
+// alone. docs/elastic.md. In plain text: refused where ranks encrypt what they
+// exchange, and in a job with a mesh, with CX_FAILED_PRECONDITION.
+
+// Memory of the state, or of averages, that belongs to a parameter.
+typedef struct cx_part {
+  void* data;
+  size_t size;
+  int32_t parameter;  // the number of that one
+  int32_t reserved;
+} cx_part;
+
+// A member's part. Without a source that is open, newcomers that decisions of
+// this session name copy the state when the members regroup. Those of one
+// session follow each other.
+//
+// Opens the source, once. What the session before, which has become this one by
+// cx_rejoin, has still on its way to newcomers is dropped then: not before they
+// have finished, and all ranks have exchanged something. `lineage` is the
+// state's: a random number, made where training begins, and the same on all
+// ranks. Newcomers have it in cx_caught_up.
+CX_API cx_code cx_source_open(cx_session session, int64_t lineage);
+
+enum {
+  CX_WANTS_STEP = 1,  // the averages of the step, and cx_source_step after it
+  CX_WANTS_STATE =
+      2  // one begins with the state: cx_source_step after the step
+};
+// Returns what newcomers want of the step under way: before the optimizer takes
+// it, and again after it.
+CX_API cx_code cx_source_wants(cx_session session, int32_t* wants);
+// Copies this rank's share of the averages that the optimizer is about to use,
+// in an order that all ranks have in common; `parameter` is not looked at.
+CX_API cx_code cx_source_averages(cx_session session, const cx_part* averages,
+                                  size_t count);
+
+enum {
+  CX_STEP_APPLIED = 1,  // with the averages that were copied last
+  CX_STEP_LAST = 2      // the members regroup after it
+};
+typedef struct cx_taken_step {
+  size_t size;
+  uint64_t flags;    // CX_STEP_*
+  int64_t progress;  // how many steps the state has, the same on all ranks
+  const void* rest;  // of rank 0: what a newcomer needs to take the step, and
+  size_t rest_size;  // where one begins to make its state; 64 MiB at most
+  const cx_part* state;  // after the step, in an order that all ranks have in
+  size_t state_count;    // common; `parameter` is not looked at
+} cx_taken_step;
+// Sends a step, once its state is that of the parts; what is needed of them is
+// copied. Also where the step was skipped, and, with CX_STEP_LAST, once more
+// where the generation ends after it: newcomers that are not in step by then
+// are given up.
+CX_API cx_code cx_source_step(cx_session session, const cx_taken_step* step);
+// Gives newcomers nothing more: they copy the state when the members regroup.
+CX_API cx_code cx_source_drop(cx_session session);
+
+// A newcomer's part: functions that the library calls on a thread of its own,
+// one after the other, until cx_newcomer_finish has returned. Each returns
+// CX_OK, or a code, with a text by cx_hook_fail: then the newcomer gives up.
+// They throw nothing, and call no function with a session. `rest` is that of
+// cx_taken_step, and stays valid until the function returns.
+
+// Makes memory for the state after the step.
+typedef cx_code (*cx_begin_state_fn)(void* data, const void* rest,
+                                     size_t rest_size);
+// Return the parts of the state, as it is after this step (`rest` is empty),
+// and memory for the averages of the step. Valid until the next function.
+typedef cx_code (*cx_parts_fn)(void* data, const void* rest, size_t rest_size,
+                               const cx_part** parts, size_t* count);
+// Takes the step, with these averages unless `applied` is 0.
+typedef cx_code (*cx_step_fn)(void* data, const void* rest, size_t rest_size,
+                              int32_t applied);
+// Goes back to what was there before `begin`. CX_DATA_LOSS: it could not.
+typedef cx_code (*cx_undo_fn)(void* data);
+
+typedef struct cx_newcomer_calls {
+  size_t size;
+  void* data;
+  cx_begin_state_fn begin;
+  cx_parts_fn state;
+  cx_parts_fn averages;
+  cx_step_fn step;
+  cx_undo_fn undo;
+} cx_newcomer_calls;
+
+// Listens for members, with the options of the cx_join that follows, whose
+// field `newcomer` is what this returns. What `calls` points to is copied, but
+// for `data`.
+CX_API cx_code cx_newcomer_listen(const cx_join_options* options,
+                                  const cx_newcomer_calls* calls,
+                                  cx_newcomer* newcomer);
+
+typedef struct cx_caught_up {
+  size_t size;
+  int32_t caught_up;  // not 0: the state is that of the members
+  int32_t reserved;
+  int64_t lineage;  // of the state: cx_source_open
+  int64_t trained;  // the generation of the members that have sent it
+  int64_t progress;
+  const char* damage;  // a line for each piece that has arrived damaged
+} cx_caught_up;
+// Ends it, after cx_join has returned, also with an error, and however that has
+// ended: `newcomer` is not open any more. Where members have sent a state,
+// waits for their last step as long as no `timeout_ms` passes in which nothing
+// comes, 30 s at most. Unless it has caught up, the program's state is what it
+// was; a program that has must compare it with a member's, and go back by
+// itself if it differs. CX_DATA_LOSS: `undo` has failed.
+CX_API cx_code cx_newcomer_finish(cx_newcomer newcomer, int64_t timeout_ms,
+                                  cx_caught_up* caught_up, cx_call* call);
 
 // ---- collectives of all ranks, in memory of the CPU ----
 

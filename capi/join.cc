@@ -1,3 +1,5 @@
+#include "capi/join.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -13,9 +15,11 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "capi/call.h"
+#include "capi/newcomer.h"
 #include "capi/open_session.h"
 #include "capi/own_hook.h"
 #include "capi/table.h"
+#include "client/session/join.h"
 #include "hooks/registry/registry.h"
 #include "schedule/plan_words.h"
 
@@ -69,6 +73,8 @@ absl::Status CheckTexts(const cx_join_options& options) {
   return TextOf(options.backend, "backend").status();
 }
 
+}  // namespace
+
 absl::StatusOr<SessionOptions> SessionOptionsOf(
     const cx_join_options& options) {
   if ((options.flags &
@@ -103,6 +109,8 @@ absl::StatusOr<SessionOptions> SessionOptionsOf(
   return result;
 }
 
+namespace {
+
 absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
   JobManifest manifest;
   COXSWAIN_ASSIGN_OR_RETURN(const std::string plan,
@@ -136,10 +144,17 @@ absl::StatusOr<JobManifest> ManifestOf(const cx_join_options& options) {
   return manifest;
 }
 
+// Of a session that is opened.
+struct Opened {
+  absl::Duration timeout;  // of its collectives
+  std::shared_ptr<CancelSignal> cancel;
+  bool encrypts = false;
+  std::shared_ptr<OpenSession> before;  // of this worker; null: the first
+};
+
 // Work that makes a session, and opens it.
 Work Opening(std::function<absl::StatusOr<std::unique_ptr<Session>>()> make,
-             cx_session* opened, absl::Duration timeout,
-             const std::shared_ptr<CancelSignal>& cancel) {
+             cx_session* opened, Opened options) {
   // If the call is cancelled, the session is destroyed with the work, and
   // leaves.
   const auto made = std::make_shared<std::unique_ptr<Session>>();
@@ -148,12 +163,16 @@ Work Opening(std::function<absl::StatusOr<std::unique_ptr<Session>>()> make,
     COXSWAIN_ASSIGN_OR_RETURN(*made, make());
     return absl::OkStatus();
   };
-  work.deliver = [made, opened, timeout, cancel]() {
-    *opened = Sessions().Add(
-        std::make_shared<OpenSession>(std::move(*made), timeout, cancel));
+  work.deliver = [made, opened, options]() {
+    auto open = std::make_shared<OpenSession>(std::move(*made), options.timeout,
+                                              options.cancel, options.encrypts);
+    if (options.before != nullptr) {
+      open->source.TakeOver(&options.before->source);
+    }
+    *opened = Sessions().Add(std::move(open));
     return absl::OkStatus();
   };
-  work.cancel = [cancel](const absl::Status& why) {
+  work.cancel = [cancel = options.cancel](const absl::Status& why) {
     cancel->Raise(why);
     return false;
   };
@@ -164,15 +183,22 @@ Answer Join(const cx_join_options& given, cx_session* session, cx_call* call) {
   COXSWAIN_RETURN_IF_ERROR(CheckProcess());
   COXSWAIN_ASSIGN_OR_RETURN(SessionOptions options, SessionOptionsOf(given));
   COXSWAIN_ASSIGN_OR_RETURN(JobManifest manifest, ManifestOf(given));
+  if (given.newcomer != 0) {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto newcomer,
+                              Newcomers().Find(given.newcomer));
+    options.catch_up_address = newcomer->receiver->address();
+    options.catch_up_secret = newcomer->receiver->secret();
+  }
   NoteProcess();
   const auto cancel = std::make_shared<CancelSignal>();
   options.cancel = cancel;
-  const absl::Duration timeout = options.collective_timeout;
+  const Opened opened = {options.collective_timeout, cancel,
+                         EncryptsData(options), nullptr};
   const auto join = [options = std::move(options),
                      manifest = std::move(manifest)]() {
     return Session::Join(options, manifest);
   };
-  return Do(call, Opening(join, session, timeout, cancel));
+  return Do(call, Opening(join, session, opened));
 }
 
 }  // namespace
@@ -256,7 +282,8 @@ cx_code cx_rejoin(cx_session session, cx_session* next, cx_call* call) {
     COXSWAIN_ASSIGN_OR_RETURN(const auto open, capi::Find(session));
     return capi::Do(
         call, capi::Opening([open]() { return open->session->Rejoin(); }, next,
-                            open->collective_timeout, open->cancel));
+                            {open->collective_timeout, open->cancel,
+                             open->source.encrypts(), open}));
   });
 }
 

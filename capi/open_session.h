@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "capi/coxswain.h"
 #include "capi/exchange.h"
+#include "capi/member_source.h"
 #include "capi/table.h"
 #include "client/checkpoint/async_checkpoint.h"
 #include "client/checkpoint/training_state.h"
@@ -35,10 +36,11 @@ class OpenSession {
  public:
   OpenSession(std::unique_ptr<Session> session_in,
               absl::Duration collective_timeout_in,
-              std::shared_ptr<CancelSignal> cancel_in)
+              std::shared_ptr<CancelSignal> cancel_in, bool encrypts)
       : session(std::move(session_in)),
         collective_timeout(collective_timeout_in),
         cancel(std::move(cancel_in)),
+        source(session.get(), encrypts),
         plan_(session->plan()) {}
 
   // Returns the plan that the next ticket follows. Only a decision that the
@@ -75,6 +77,8 @@ class OpenSession {
   const absl::Duration collective_timeout;
   // SessionOptions::cancel, which the sessions of all generations share.
   const std::shared_ptr<CancelSignal> cancel;
+  // For newcomers, while they wait.
+  MemberSource source;
   std::atomic<uint64_t> layout{0};
   // Held through each collective: they are started one at a time.
   Mutex collectives;

@@ -122,6 +122,7 @@ Answer Decide(const std::shared_ptr<OpenSession>& open,
   };
   work.deliver = [open, exchange, decision, result]() -> absl::Status {
     if (decision->plan.has_value()) open->Follow(*decision->plan);
+    open->source.NoteNewcomers(decision->newcomers);
     if (exchange != nullptr) {
       COXSWAIN_RETURN_IF_ERROR(exchange->NoteDecision(decision->commit));
     }

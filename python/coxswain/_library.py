@@ -70,6 +70,7 @@ class JoinOptions(ctypes.Structure):
         ("setting_count", c_size_t),
         ("parameters", POINTER(Parameter)),
         ("parameter_count", c_size_t),
+        ("newcomer", c_uint64),
     ]
 
 
@@ -344,6 +345,61 @@ class Hook(ctypes.Structure):
     ]
 
 
+class Part(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("size", c_size_t),
+        ("parameter", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class TakenStep(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("flags", c_uint64),
+        ("progress", c_int64),
+        ("rest", c_void_p),
+        ("rest_size", c_size_t),
+        ("state", POINTER(Part)),
+        ("state_count", c_size_t),
+    ]
+
+
+_REST = [c_void_p, c_size_t]
+_PARTS = ctypes.CFUNCTYPE(
+    _CODE, c_void_p, *_REST, POINTER(POINTER(Part)), POINTER(c_size_t)
+)
+# The functions of a newcomer, likewise.
+NEWCOMER_FUNCTIONS = {
+    "begin": ctypes.CFUNCTYPE(_CODE, c_void_p, *_REST),
+    "state": _PARTS,
+    "averages": _PARTS,
+    "step": ctypes.CFUNCTYPE(_CODE, c_void_p, *_REST, c_int32),
+    "undo": ctypes.CFUNCTYPE(_CODE, c_void_p),
+}
+
+
+class NewcomerCalls(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("data", c_void_p),
+        *NEWCOMER_FUNCTIONS.items(),
+    ]
+
+
+class CaughtUp(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("caught_up", c_int32),
+        ("reserved", c_int32),
+        ("lineage", c_int64),
+        ("trained", c_int64),
+        ("progress", c_int64),
+        ("damage", c_char_p),
+    ]
+
+
 _SESSION, _CALL = c_uint64, POINTER(c_uint64)
 _BYTES = [c_char_p, c_size_t]
 _VALUE = [POINTER(c_void_p), POINTER(c_size_t)]
@@ -430,6 +486,19 @@ FUNCTIONS = {
     "cx_hook_recover": (
         c_int32,
         [_SESSION, c_char_p, POINTER(HookStanding), POINTER(c_double), _CALL],
+    ),
+    "cx_source_open": (c_int32, [_SESSION, c_int64]),
+    "cx_source_wants": (c_int32, [_SESSION, POINTER(c_int32)]),
+    "cx_source_averages": (c_int32, [_SESSION, POINTER(Part), c_size_t]),
+    "cx_source_step": (c_int32, [_SESSION, POINTER(TakenStep)]),
+    "cx_source_drop": (c_int32, [_SESSION]),
+    "cx_newcomer_listen": (
+        c_int32,
+        [POINTER(JoinOptions), POINTER(NewcomerCalls), POINTER(c_uint64)],
+    ),
+    "cx_newcomer_finish": (
+        c_int32,
+        [c_uint64, c_int64, POINTER(CaughtUp), _CALL],
     ),
     "cx_all_reduce": (
         c_int32,

@@ -159,6 +159,7 @@ class Session:
         collective_timeout: float = 0,
         environment: bool = True,
         plain_data: bool = False,
+        _newcomer: Any = None,
     ) -> Session:
         """Joins a job, and waits until all members have.
 
@@ -210,6 +211,8 @@ class Session:
         options.parameter_count = len(given_parameters)
         asked = plan_text(plan)
         options.plan = _library.encode(asked)
+        if _newcomer is not None:  # of coxswain.torch.elastic
+            options.newcomer = _newcomer.listen(options)
         session = cls._opened_by("cx_join", ctypes.byref(options))
         session.asked = asked
         return session

@@ -35,7 +35,7 @@ TEST(CapiLibraryTest, HasTheVersionOfItsHeader) {
 
 // Programs are compiled against these.
 TEST(CapiLibraryTest, StructsKeepTheirLayout) {
-  EXPECT_EQ(sizeof(cx_join_options), 168u);
+  EXPECT_EQ(sizeof(cx_join_options), 176u);
   EXPECT_EQ(offsetof(cx_join_options, slot), 40u);
   EXPECT_EQ(offsetof(cx_join_options, plan), 128u);
   EXPECT_EQ(sizeof(cx_setting), 16u);
@@ -47,6 +47,10 @@ TEST(CapiLibraryTest, StructsKeepTheirLayout) {
   EXPECT_EQ(sizeof(cx_vote), 24u);
   EXPECT_EQ(sizeof(cx_decision), 72u);
   EXPECT_EQ(sizeof(cx_plan_info), 64u);
+  EXPECT_EQ(sizeof(cx_part), 24u);
+  EXPECT_EQ(sizeof(cx_taken_step), 56u);
+  EXPECT_EQ(sizeof(cx_newcomer_calls), 56u);
+  EXPECT_EQ(sizeof(cx_caught_up), 48u);
 }
 
 void ExpectInvalid(cx_code code, const std::string& argument) {
@@ -102,6 +106,16 @@ TEST(CapiArgumentsTest, AHandleThatIsNotOpenIsAnError) {
     ExpectInvalid(
         lib.cx_all_gather(none, &data, 1, &data, 1, CX_FLOAT32, nullptr),
         words);
+    ExpectInvalid(lib.cx_source_open(none, 1), words);
+    int32_t wants = 0;
+    ExpectInvalid(lib.cx_source_wants(none, &wants), words);
+    ExpectInvalid(lib.cx_source_averages(none, nullptr, 0), words);
+    auto step = Init<cx_taken_step>();
+    ExpectInvalid(lib.cx_source_step(none, &step), words);
+    ExpectInvalid(lib.cx_source_drop(none), words);
+    auto caught_up = Init<cx_caught_up>();
+    ExpectInvalid(lib.cx_newcomer_finish(none, 0, &caught_up, nullptr),
+                  "cx_newcomer " + std::to_string(none) + " is not open");
     cx_call call = none;
     ExpectInvalid(lib.cx_wait(&call), "cx_call");
     ExpectInvalid(lib.cx_cancel(&call), "cx_call");

@@ -36,11 +36,14 @@ namespace coxswain::capi_test {
   X(cx_hook_register) X(cx_hook_release) X(cx_hook_save) X(cx_hooks)          \
   X(cx_hooks_end) X(cx_info) X(cx_join) X(cx_last_error_code)                 \
   X(cx_last_error_kind) X(cx_last_error_message) X(cx_last_error_ranks)       \
-  X(cx_leave) X(cx_member) X(cx_next_event) X(cx_note_micro_batch) X(cx_plan) \
-  X(cx_rejoin) X(cx_report_progress) X(cx_report_wait) X(cx_request)          \
-  X(cx_set_background) X(cx_set_interrupt) X(cx_status) X(cx_store_add)       \
-  X(cx_store_compare_set) X(cx_store_count_keys) X(cx_store_delete)           \
-  X(cx_store_get) X(cx_store_set) X(cx_store_wait) X(cx_version) X(cx_wait)
+  X(cx_leave) X(cx_member) X(cx_newcomer_finish) X(cx_newcomer_listen)        \
+  X(cx_next_event) X(cx_note_micro_batch) X(cx_plan) X(cx_rejoin)             \
+  X(cx_report_progress) X(cx_report_wait) X(cx_request) X(cx_set_background)  \
+  X(cx_set_interrupt) X(cx_source_averages) X(cx_source_drop)                 \
+  X(cx_source_open) X(cx_source_step) X(cx_source_wants) X(cx_status)         \
+  X(cx_store_add) X(cx_store_compare_set) X(cx_store_count_keys)              \
+  X(cx_store_delete) X(cx_store_get) X(cx_store_set) X(cx_store_wait)         \
+  X(cx_version) X(cx_wait)
 // clang-format on
 
 inline constexpr char kLibrary[] = "capi/libcoxswain_c.so";

@@ -19,6 +19,12 @@ class ElasticStateTest(unittest.TestCase):
             self.assertEqual(program.end(), 0, program.output)
             self.assertIn("Ran 32 tests", program.output)
 
+    def test_what_newcomers_take(self):
+        cases = os.path.join(SCENES, "catch_up_cases.py")
+        with Program(python(cases), environment()) as program:
+            self.assertEqual(program.end(), 0, program.output)
+            self.assertIn("Ran 18 tests", program.output)
+
     def test_scenes(self):
         names = (
             "no_step_beyond_max_steps", "a_run_that_is_refused_leaves_nothing",

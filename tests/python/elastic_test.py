@@ -19,19 +19,23 @@ from torch_ranks import CLI, SCENES, Serve, environment  # noqa: E402
 from torch_ranks import python, torchrun_command  # noqa: E402
 
 WORKER = os.path.join(SCENES, "elastic_worker.py")
+CATCH_UP_WORKER = os.path.join(SCENES, "catch_up_worker.py")
 
 # Reports, of every second step, after which only exchanges wait for others.
 STEPS = 2
 
 # What a worker has reported of the generation that it trains in.
-Life = collections.namedtuple("Life", "world pid generation step copied")
+Life = collections.namedtuple(
+    "Life", "world pid generation step copied caught_up"
+)
 
 
 class Job:
     """A job of several launchers, and what their workers have printed."""
 
-    def __init__(self, serve, **more):
+    def __init__(self, serve, worker=WORKER, **more):
         self._serve = serve
+        self._worker = worker
         self._more = more
         self._folder = tempfile.TemporaryDirectory()
         self._ended = ""
@@ -47,13 +51,13 @@ class Job:
             launcher.output for launcher in self.launchers.values()
         )
 
-    def start(self, node, workers, *options):
+    def start(self, node, workers, *options, **more):
         self.launchers[node] = Program(
             [CLI, "run", "--no-prefix", "--log-level", "warning",
              "--coordinator", self._serve.address, "--job", "elastic",
              "--node", node, "--nproc", str(workers), *options, "--",
-             *python(WORKER)],
-            environment(FOLDER=self.folder, **self._more),
+             *python(self._worker)],
+            environment(FOLDER=self.folder, **self._more, **more),
         )
 
     def drain(self, node):
@@ -112,10 +116,13 @@ class Job:
         found = []
         for match in re.finditer(
             r"^(\S+) is rank \d of (\d+), pid (\d+), generation (\d+), "
-            r"from step (\d+)(, copied)?$",
+            r"from step (\d+)(, copied|, caught up)?$",
             self.output, re.MULTILINE,
         ):
-            life = Life(*map(int, match.groups()[1:5]), bool(match[6]))
+            life = Life(
+                *map(int, match.groups()[1:5]),
+                match[6] == ", copied", match[6] == ", caught up",
+            )
             found.append((match[1], life))
         return found
 
@@ -290,6 +297,33 @@ class ElasticTest(BesideTest):
             job.trains("a.0", "a.2", after=now[0].generation)
             self.assertIn("a.1: drained", job.output)
             self.end(job, 2)
+
+    def test_newcomers_take_the_state_while_the_others_train(self):
+        with Serve() as serve, Job(serve, CATCH_UP_WORKER) as job:
+            options = "--nnodes", "1:4"
+            job.start("a", 2, *options)
+            workers = ["a.0", "a.1"]
+            first = now = job.trains(*workers)
+            for node, caught_up, more in (
+                ("b", True, {}),
+                # What differs in the end is copied, and so is what is not
+                # taken.
+                ("c", False, {"WRONG": "1"}),
+                ("d", False, {"CATCH_UP": "0"}),
+            ):
+                job.start(node, 1, *options, **more)
+                workers.append(node + ".0")
+                now = job.trains(*workers, after=now[0].generation)
+                self.assertEqual(now[-1].caught_up, caught_up, job.output)
+                self.assertEqual(now[-1].copied, not caught_up, job.output)
+                self.assertGreater(now[-1].step, 0, job.output)
+                for one, before in zip(now, first):
+                    self.assertEqual(one.pid, before.pid, job.output)
+                    self.assertFalse(one.copied, job.output)
+            self.end(job, 5)
+            self.assertNotIn("WARNS", job.output)
+            taken = r"this worker has taken, of step \d+, is not what the members"
+            self.assertRegex(job.output, taken)
 
     def goes_on_with_other_workers(self, folder, serve, step):
         """From the file that the job before has left."""

@@ -13,7 +13,8 @@ from torch.nn.parallel.distributed import DistributedDataParallel
 from ..errors import Code, Error, InvalidArgument
 from ..schedule import Decision
 from ..session import Session
-from . import torchrun
+from . import _stepped, torchrun
+from ._catch_up import Newcomer, Source
 from ._drain import Drain
 from ._follow import Run, follow
 from ._generations import Ending, Generations
@@ -54,6 +55,7 @@ def elastic(
     process_group_timeout: float = 300,
     drain_on_sigterm: bool = True,
     on_recovery: Optional[Callable[[Recovery], None]] = None,
+    catch_up: bool = True,
     **join: Any,
 ) -> Ending:
     """Joins a job, and trains through changes of its members:
@@ -73,7 +75,8 @@ def elastic(
     generation leave `train`, the step that was under way is undone, and `train`
     is called in the next generation, whose ranks have all copied the state of
     the last step that any of them has taken. Workers that are added, or started
-    again, wait until a step ends, and copy it too. docs/elastic.md explains it.
+    again, wait until a step ends, and copy it too, or take it while they wait.
+    docs/elastic.md explains it.
 
     model: the module itself. Each generation makes a DistributedDataParallel of
         it, t.ddp, with the arguments `ddp`, and follows that with the arguments
@@ -95,6 +98,11 @@ def elastic(
     drain_on_sigterm: SIGTERM asks this worker to finish its step and leave; one
         that comes 2 s later or more ends the process.
     on_recovery: called when a generation begins.
+    catch_up: whether newcomers take the parameters and the optimizer's tensors
+        from members while these train, where they can: docs/elastic.md. Such a
+        worker's optimizer takes the members' steps on another thread, before
+        `train` is called. False on members: newcomers copy the state when these
+        regroup.
 
     Returns why it has ended. Raises what `train` raises if no change of members
     is the cause, and the errors of Session.join; Error with the code DATA_LOSS
@@ -108,6 +116,7 @@ def elastic(
             raise InvalidArgument("also has another %r" % name)
         objects[name] = one
     state = State(model, objects, step, counter or {})
+    stepped = _stepped_of(model, optimizer, also or {}) if catch_up else None
     parameter = next(model.parameters())
 
     with contextlib.ExitStack() as stack:
@@ -118,10 +127,11 @@ def elastic(
         def once(session: Session, recovery: Recovery, held: List[Any]) -> bool:
             if on_recovery is not None:
                 on_recovery(recovery)
-            training = Training(
-                model, optimizer, state, drain, session, recovery
-            )
             standing = generations.standing
+            training = Training(
+                model, optimizer, state, drain, session, recovery,
+                Source(session, stepped, standing.lineage),
+            )
             with training._following(
                 dict(ddp or {}), dict(follow or {}), standing, held
             ):
@@ -133,7 +143,31 @@ def elastic(
             backend=process_group_backend,
             timeout=process_group_timeout,
         )
-        return generations.run(lambda: Session.join(plan=plan, **arguments))
+        newcomer = None if stepped is None else Newcomer(stepped)
+
+        def join_first() -> Session:
+            if newcomer is None:
+                return Session.join(plan=plan, **arguments)
+            return newcomer.joined(
+                lambda: Session.join(
+                    plan=plan, _newcomer=newcomer, **arguments
+                ),
+                generations.standing,
+            )
+
+        return generations.run(join_first)
+
+
+def _stepped_of(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    also: Mapping[str, Any],
+) -> Optional[_stepped.Stepped]:
+    reason = _stepped.refusal(model, optimizer, also)
+    if not reason:
+        return _stepped.Stepped(model, optimizer)
+    _logger.info("newcomers copy the state when the members regroup: %s", reason)
+    return None
 
 
 def _check(model: Any, given: Mapping[str, Any]) -> None:
@@ -190,6 +224,7 @@ class Training:
         drain: Drain,
         session: Session,
         recovery: Recovery,
+        source: Source,
     ) -> None:
         """For elastic."""
         self.session = session
@@ -198,6 +233,7 @@ class Training:
         self._optimizer = optimizer
         self._state = state
         self._drain = drain
+        self._source = source
         self._regroup = ""
         self.error_scale = 1.0
 
@@ -325,25 +361,42 @@ class Training:
             train(self)
         except Regrouping:
             pass
+        except BaseException:
+            # They would wait for more, and the members for them.
+            self._source.drop()
+            raise
         # A window that was begun and left is none.
         if self._state.whole:
             if not self._state.in_window:
                 self._keep()
+        if self._regroup and self._state.whole:
+            self._source.end(self._state.step)
+        else:
+            self._source.drop()
         return bool(self._regroup)
 
     def _decided(self) -> bool:
         return self.run.schedule.step > self._state.step
 
-    def _before_step(self, *unused: Any) -> None:
+    def _before_step(
+        self, unused: Any, arguments: Any, named: Mapping[str, Any]
+    ) -> None:
         self.run._check_step()
         self._state.whole = False
+        # The first is the optimizer.
+        given = [*arguments[1:], *named.values()]
+        self._source.before_step(
+            self._decided(), any(one is not None for one in given)
+        )
 
     def _after_step(self, *unused: Any) -> None:
         self._state.whole = True
+        self._source.after_step()
         self._keep()
 
     def _keep(self) -> None:
         taken = self._decided()
         self._state.keep(self.run.schedule.step)
         if taken:
+            self._source.after_window(self._state.step)
             self._drain.after_step(self.session)

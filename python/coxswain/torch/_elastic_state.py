@@ -102,6 +102,11 @@ class State:
             self._trained(),
         )
 
+    def save_loose(self) -> Tuple[bytes, List[torch.Tensor]]:
+        """Returns the same without what a step changes: the optimizers'
+        tensors."""
+        return _saved(self._states()[1], self._trained())
+
     def take(
         self,
         step: int,
@@ -126,8 +131,9 @@ class State:
     def take_rest(
         self, text: bytes, tensors: List[torch.Tensor], counter: bytes
     ) -> None:
-        """Takes over what `save` and `save_counter` returned on a peer. Raises
-        Error with the code DATA_LOSS if they are something else."""
+        """Takes over what `save` or `save_loose`, and `save_counter`, returned
+        on a peer. Raises Error with the code DATA_LOSS if they are something
+        else."""
         self.whole = False
         states, trained = _states_of(text, tensors)
         if sorted(states) != sorted(self._objects):
@@ -140,6 +146,8 @@ class State:
                 parameter.requires_grad_(bool(flag))
         for name, one in self._objects.items():
             state = states[name]
+            if isinstance(one, torch.optim.Optimizer) and "state" not in state:
+                state = dict(state, state=one.state_dict()["state"])
             one.load_state_dict(state)
             if isinstance(one, torch.optim.Optimizer):
                 _keep_types(one, state)
@@ -158,6 +166,17 @@ class State:
         step changes with them, and of what the program may change after that:
         counters, which parameters are frozen, options of optimizers, and other
         objects."""
+        stepped, loose = self._states()
+        return (
+            checksum(self.parameters()),
+            _checksum_of(stepped, []),
+            zlib.crc32(
+                self.save_counter(), _checksum_of(loose, self._trained())
+            ),
+        )
+
+    def _states(self) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+        """Returns what a step changes of the objects, and all else of them."""
         stepped: Dict[str, Any] = {}
         loose: Dict[str, Any] = {}
         for name, one in self._objects.items():
@@ -166,13 +185,7 @@ class State:
                 state = dict(state)
                 stepped[name] = state.pop("state", {})
             loose[name] = state
-        return (
-            checksum(self.parameters()),
-            _checksum_of(stepped, []),
-            zlib.crc32(
-                self.save_counter(), _checksum_of(loose, self._trained())
-            ),
-        )
+        return stepped, loose
 
     def save_counter(self) -> bytes:
         """Raises InvalidArgument, naming a counter that is no integer."""

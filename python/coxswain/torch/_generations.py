@@ -277,7 +277,9 @@ def _log(recovery: Recovery) -> None:
         recovery.rank,
         recovery.world_size,
         recovery.step,
-        ", which it has copied" if recovery.copied else "",
+        ", which it has copied" if recovery.copied
+        else ", which it has taken while it waited" if recovery.caught_up
+        else "",
     )
     for warning in recovery.warnings:
         _logger.warning("generation %d: %s", recovery.generation, warning)

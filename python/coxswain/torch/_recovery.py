@@ -12,7 +12,8 @@ import contextlib
 import dataclasses
 import logging
 import random
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Sequence, Tuple
 
 import torch
 
@@ -23,6 +24,22 @@ from ._hooks import HookExchange
 from ._elastic_state import State, tensors_of
 
 _log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class CaughtUp:
+    """What a newcomer has taken of the members' state while it waited. It
+    counts for nothing but for what it has to copy itself.
+
+    lineage, trained, step: of that state, as in Standing and State.
+    undo: goes back to what this worker had before. forget: gives that up.
+    """
+
+    lineage: int
+    trained: int
+    step: int
+    undo: Callable[[], None]
+    forget: Callable[[], None]
 
 
 @dataclasses.dataclass
@@ -36,6 +53,8 @@ class Standing:
     trained: the one in which the state's last step was taken.
     hook, hook_world: what its hook of Coxswain's remembers, and the number of
         ranks that its errors are scaled for; 0: there is none.
+    caught_up: what it has in place of a state of its own; None: nothing.
+    damage: which pieces of that have arrived damaged, each in a sentence.
     behind, took_part: as the generation began, this rank has copied the state
         of another one; it has taken all steps that the ranks go on from.
     """
@@ -45,6 +64,8 @@ class Standing:
     trained: int = 0
     hook: bytes = b""
     hook_world: int = 0
+    caught_up: Optional[CaughtUp] = None
+    damage: Tuple[str, ...] = ()
     behind: bool = False
     took_part: bool = False
 
@@ -74,7 +95,9 @@ class Recovery:
     began: no rank had a state of a generation before: training begins.
     source: the rank whose state others have copied; None: all had the same.
     copied: this rank has.
-    warnings: training that is lost, each in a sentence; the same on all ranks.
+    warnings: training that is lost, each in a sentence; the same on all ranks,
+        but for what a newcomer has found damaged.
+    caught_up: this rank had taken parameters and optimizer while it waited.
     """
 
     generation: int
@@ -85,6 +108,7 @@ class Recovery:
     source: Optional[int]
     copied: bool
     warnings: Tuple[str, ...]
+    caught_up: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +124,22 @@ class _Facts:
     parameters: int  # hashes of their bits, ...
     rest: int  # ... of the optimizers' tensors ...
     loose: int  # ... and of what may differ after the same step
+    # Of CaughtUp; the step is 0 where there is none. The hashes are of that.
+    caught_lineage: int = 0
+    caught_trained: int = 0
+    caught_step: int = 0
 
     def has_same_step(self, other: _Facts) -> bool:
         return self._taken() == other._taken()
+
+    def has_caught_up_with(self, other: _Facts) -> bool:
+        """Returns whether it has taken all of this state while it waited."""
+        if not self.caught_step or not other.has_state:
+            return False
+        taken = self.caught_lineage, self.caught_trained, self.caught_step
+        return taken == (other.lineage, other.trained, other.step) and (
+            self.bits() == other.bits()
+        )
 
     def bits(self) -> Tuple[int, int]:
         return self.parameters, self.rest
@@ -135,7 +172,8 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
     _check_not_lost(facts, source)
     # States that belong to no generation yet may be anything.
     same = [
-        bool(newest.has_state)
+        one.has_caught_up_with(newest)
+        or bool(newest.has_state)
         and one.has_same_step(newest)
         and i not in damaged
         for i, one in enumerate(facts)
@@ -143,6 +181,8 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
     _check_bits(facts, source, [i for i, one in enumerate(same) if one])
     behind = [i for i, one in enumerate(same) if not one and i != source]
     copies = session.rank in behind
+    if copies or not newest.has_state:
+        _give_up(standing)
     if session.rank in damaged:
         # Where fewer are left, it would contradict them without a majority.
         state.whole = False
@@ -155,8 +195,8 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         standing.lineage == newest.lineage
         and standing.recovered >= newest.trained
     )
-    standing.lineage = newest.lineage
-    standing.trained = newest.trained
+    if standing.caught_up is None:
+        _note_state(standing, newest)
     if behind:
         now = _exchange(session, _facts_of(state, standing))
         _check_bits(now, source, range(len(now)))
@@ -165,6 +205,14 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         if same[i] and one.loose != newest.loose
     ]
     _copy_loose(session, state, source, loose)
+    caught_up = standing.caught_up is not None
+    if standing.caught_up is not None:
+        # Before this it has no counters of that state.
+        state.keep(newest.step)
+        _note_state(standing, newest)
+        standing.caught_up.forget()
+        standing.caught_up = None
+    damage, standing.damage = standing.damage, ()
     standing.recovered = session.generation or 0
     return Recovery(
         generation=session.generation or 0,
@@ -174,8 +222,29 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         began=not newest.has_state,
         source=source if behind else None,
         copied=copies,
-        warnings=tuple(_warnings(facts, source, loose, damaged)),
+        warnings=tuple(_warnings(facts, source, loose, damaged)) + damage,
+        caught_up=caught_up,
     )
+
+
+def _note_state(standing: Standing, newest: _Facts) -> None:
+    standing.lineage = newest.lineage
+    standing.trained = newest.trained
+
+
+def _give_up(standing: Standing) -> None:
+    """What this rank has taken while it waited is not what the others have, or
+    all that is left of it: what it had before is what training may begin with,
+    or what it may have to go back to."""
+    caught_up, standing.caught_up = standing.caught_up, None
+    if caught_up is not None:
+        _log.warning(
+            "what this worker has taken, of step %d, is not what the members "
+            "have: they ended earlier, or compute other bits; it copies their "
+            "state",
+            caught_up.step,
+        )
+        caught_up.undo()
 
 
 def _facts_of(state: State, standing: Standing) -> _Facts:
@@ -190,7 +259,18 @@ def _facts_of(state: State, standing: Standing) -> _Facts:
         parameters=parameters,
         rest=rest,
         loose=loose,
+        **_caught(standing.caught_up),
     )
+
+
+def _caught(caught_up: Optional[CaughtUp]) -> Dict[str, int]:
+    if caught_up is None:
+        return {}
+    return {
+        "caught_lineage": caught_up.lineage,
+        "caught_trained": caught_up.trained,
+        "caught_step": caught_up.step,
+    }
 
 
 def _exchange(session: Session, own: _Facts) -> List[_Facts]:
@@ -312,16 +392,15 @@ def _copy(
 def _copy_loose(
     session: Session, state: State, source: int, loose: Sequence[int]
 ) -> None:
-    """Copies what ranks may hold different bits of after the same step."""
-    if loose:
-        takes = session.rank in loose
-        rest = _rest(session, state, source, takes)
-        if takes:
-            with _taking(source):
-                state.take_rest(*rest)
-    state.take_buffers(
-        broadcast_tensors(session, state.buffers(), source, True)
-    )
+    """Copies what ranks may hold different bits of after the same step: all of
+    it, or nothing where a member is lost meanwhile."""
+    takes = session.rank in loose
+    rest = _rest(session, state, source, takes, True) if loose else None
+    buffers = broadcast_tensors(session, state.buffers(), source, True)
+    if takes and rest is not None:
+        with _taking(source):
+            state.take_rest(*rest)
+    state.take_buffers(buffers)
 
 
 @contextlib.contextmanager
@@ -339,13 +418,18 @@ def _taking(source: int) -> Iterator[None]:
 
 
 def _rest(
-    session: Session, state: State, source: int, takes: bool
+    session: Session,
+    state: State,
+    source: int,
+    takes: bool,
+    loose: bool = False,
 ) -> Tuple[bytes, List[torch.Tensor], bytes]:
-    """Returns what State.take_rest takes over, where this rank does."""
+    """Returns what State.take_rest takes over, where this rank does. loose:
+    without what a step changes."""
     text, counter = b"", b""
     tensors: List[torch.Tensor] = []
     if session.rank == source:
-        text, tensors = state.save()
+        text, tensors = state.save_loose() if loose else state.save()
         counter = state.save_counter()
     text = broadcast_bytes(session, text, source)
     if session.rank != source:
@@ -376,12 +460,14 @@ def _warnings(
             "replaced by the state of rank %d"
             % (_named(damaged), newest.step, source)
         )
-    if loose:
+    # A newcomer has none of its own.
+    others = [i for i in loose if not facts[i].has_caught_up_with(newest)]
+    if others:
         found.append(
             "the counters, the optimizer's options, such as learning rates, or "
             "the objects in `also` of %s were not those of rank %d after the "
             "same step; all ranks continue from the latter's"
-            % (_named(loose), source)
+            % (_named(others), source)
         )
     return found
 

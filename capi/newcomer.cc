@@ -1,0 +1,208 @@
+#include "capi/newcomer.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "capi/call.h"
+#include "capi/errors.h"
+#include "capi/hook_calls.h"
+#include "capi/join.h"
+#include "capi/open_session.h"
+#include "capi/parts.h"
+#include "client/session/join.h"
+
+namespace coxswain::capi {
+namespace {
+
+// More would be a number that is none.
+constexpr size_t kMostParts = size_t{1} << 24;
+
+// What Receiver::Finish has returned, and its damage.
+struct Finished {
+  std::optional<CaughtUp> caught_up;
+  std::vector<std::string> damage;
+};
+
+absl::Status CheckCalls(const cx_newcomer_calls& calls) {
+  const auto check = [](bool present, absl::string_view name) {
+    return present ? absl::OkStatus()
+                   : InvalidArgument(absl::StrCat("calls.", name), "is NULL");
+  };
+  COXSWAIN_RETURN_IF_ERROR(check(calls.begin != nullptr, "begin"));
+  COXSWAIN_RETURN_IF_ERROR(check(calls.state != nullptr, "state"));
+  COXSWAIN_RETURN_IF_ERROR(check(calls.averages != nullptr, "averages"));
+  COXSWAIN_RETURN_IF_ERROR(check(calls.step != nullptr, "step"));
+  return check(calls.undo != nullptr, "undo");
+}
+
+absl::StatusOr<uint64_t> Listen(const cx_join_options& given,
+                                const cx_newcomer_calls& calls) {
+  COXSWAIN_RETURN_IF_ERROR(CheckProcess());
+  COXSWAIN_RETURN_IF_ERROR(CheckCalls(calls));
+  COXSWAIN_ASSIGN_OR_RETURN(const SessionOptions session,
+                            SessionOptionsOf(given));
+  if (EncryptsData(session)) {
+    return absl::FailedPreconditionError(
+        "workers encrypt what they exchange, and a state would travel in "
+        "plain text: this worker copies it once it is a member");
+  }
+  if (!session.mesh.empty()) {
+    return absl::FailedPreconditionError(
+        "the job has a mesh: this worker copies the state once it is a member");
+  }
+  NoteProcess();
+  catch_up::Receiver::Options options;
+  options.address = session.address;
+  options.random = session.random;
+  if (options.address.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(options.address,
+                              LocalAddressTowards(session.coordinator));
+  }
+  auto newcomer = std::make_shared<Newcomer>(calls);
+  COXSWAIN_ASSIGN_OR_RETURN(
+      newcomer->receiver,
+      catch_up::Receiver::Listen(options, &newcomer->target));
+  return Newcomers().Add(std::move(newcomer));
+}
+
+void FillCaughtUp(const Finished& finished,
+                  const Result<cx_caught_up>& result) {
+  thread_local std::string damage;
+  damage = absl::StrJoin(finished.damage, "\n");
+  cx_caught_up filled{};
+  if (finished.caught_up) {
+    filled.caught_up = 1;
+    filled.lineage = finished.caught_up->lineage;
+    filled.trained = finished.caught_up->trained;
+    filled.progress = finished.caught_up->progress;
+  }
+  filled.damage = damage.c_str();
+  result.Fill(filled);
+}
+
+absl::StatusOr<std::vector<CatchUpTarget::Part>> CallForParts(
+    absl::string_view function, cx_parts_fn parts_fn, void* data,
+    absl::string_view rest) {
+  const cx_part* parts = nullptr;
+  size_t count = 0;
+  COXSWAIN_RETURN_IF_ERROR(CallHook(function, [&]() {
+    return parts_fn(data, rest.data(), rest.size(), &parts, &count);
+  }));
+  return PartsOf(parts, count, function);
+}
+
+}  // namespace
+
+absl::Status ProgramTarget::Begin(absl::string_view rest) {
+  return CallHook("begin", [&]() {
+    return calls_.begin(calls_.data, rest.data(), rest.size());
+  });
+}
+
+absl::StatusOr<std::vector<CatchUpTarget::Part>> ProgramTarget::State() {
+  return CallForParts("state", calls_.state, calls_.data, "");
+}
+
+absl::StatusOr<std::vector<CatchUpTarget::Part>> ProgramTarget::Averages(
+    absl::string_view rest) {
+  return CallForParts("averages", calls_.averages, calls_.data, rest);
+}
+
+absl::Status ProgramTarget::Step(absl::string_view rest, bool applied) {
+  return CallHook("step", [&]() {
+    return calls_.step(calls_.data, rest.data(), rest.size(), applied ? 1 : 0);
+  });
+}
+
+absl::Status ProgramTarget::Undo() {
+  return CallHook("undo", [&]() { return calls_.undo(calls_.data); });
+}
+
+Table<Newcomer>& Newcomers() {
+  static auto* const newcomers = new Table<Newcomer>("cx_newcomer");
+  return *newcomers;
+}
+
+absl::StatusOr<std::vector<CatchUpTarget::Part>> PartsOf(
+    const cx_part* parts, size_t count, absl::string_view argument) {
+  if (count > kMostParts) {
+    return InvalidArgument(argument, absl::StrCat("has ", count, " parts"));
+  }
+  if (count > 0) COXSWAIN_RETURN_IF_ERROR(CheckPresent(parts, argument));
+  std::vector<CatchUpTarget::Part> found;
+  found.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const cx_part& part = parts[i];
+    if (part.size > static_cast<size_t>(INT64_MAX) ||
+        (part.size > 0 && part.data == nullptr)) {
+      return InvalidArgument(absl::StrCat(argument, "[", i, "]"),
+                             "is no memory");
+    }
+    const Span span = {part.data, static_cast<int64_t>(part.size),
+                       DType::kUInt8, Device()};
+    found.push_back({span, part.parameter});
+  }
+  return found;
+}
+
+absl::StatusOr<std::vector<Span>> SpansOf(const cx_part* parts, size_t count,
+                                          absl::string_view argument) {
+  COXSWAIN_ASSIGN_OR_RETURN(const auto found, PartsOf(parts, count, argument));
+  std::vector<Span> spans;
+  spans.reserve(found.size());
+  for (const CatchUpTarget::Part& part : found) spans.push_back(part.span);
+  return spans;
+}
+
+}  // namespace coxswain::capi
+
+namespace capi = coxswain::capi;
+
+cx_code cx_newcomer_listen(const cx_join_options* options,
+                           const cx_newcomer_calls* calls,
+                           cx_newcomer* newcomer) {
+  return capi::Guarded([&]() -> capi::Answer {
+    COXSWAIN_RETURN_IF_ERROR(capi::CheckPresent(newcomer, "newcomer"));
+    *newcomer = 0;
+    cx_join_options given{};
+    if (options != nullptr) {
+      COXSWAIN_ASSIGN_OR_RETURN(given, capi::ReadStruct(options, "options"));
+    }
+    COXSWAIN_ASSIGN_OR_RETURN(const cx_newcomer_calls functions,
+                              capi::ReadStruct(calls, "calls"));
+    COXSWAIN_ASSIGN_OR_RETURN(*newcomer, capi::Listen(given, functions));
+    return absl::OkStatus();
+  });
+}
+
+cx_code cx_newcomer_finish(cx_newcomer newcomer, int64_t timeout_ms,
+                           cx_caught_up* caught_up, cx_call* call) {
+  return capi::Guarded(call, [&]() -> capi::Answer {
+    COXSWAIN_ASSIGN_OR_RETURN(const auto result, capi::Result<cx_caught_up>::Of(
+                                                     caught_up, "caught_up"));
+    COXSWAIN_RETURN_IF_ERROR(capi::CheckTimeout(timeout_ms));
+    COXSWAIN_ASSIGN_OR_RETURN(const auto taken,
+                              capi::Newcomers().Take(newcomer));
+    const auto finished = std::make_shared<capi::Finished>();
+    capi::Work work;
+    work.run = [taken, finished, timeout_ms]() -> absl::Status {
+      COXSWAIN_ASSIGN_OR_RETURN(
+          finished->caught_up,
+          taken->receiver->Finish(absl::Milliseconds(timeout_ms)));
+      finished->damage = taken->receiver->damage();
+      return absl::OkStatus();
+    };
+    work.deliver = [finished, result]() {
+      capi::FillCaughtUp(*finished, result);
+      return absl::OkStatus();
+    };
+    // It calls functions of the program.
+    work.cancel = [](const absl::Status&) { return true; };
+    return capi::Do(call, std::move(work));
+  });
+}
