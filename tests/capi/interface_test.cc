@@ -122,6 +122,116 @@ TEST(CapiArgumentsTest, AHandleThatIsNotOpenIsAnError) {
   }
 }
 
+// Functions of a newcomer, none of which is to be called.
+cx_newcomer_calls CallsOf(int* called) {
+  auto calls = Init<cx_newcomer_calls>();
+  calls.data = called;
+  const auto parts = [](void* data, const void*, size_t, const cx_part**,
+                        size_t*) -> cx_code {
+    ++*static_cast<int*>(data);
+    return CX_OK;
+  };
+  calls.begin = [](void* data, const void*, size_t) -> cx_code {
+    ++*static_cast<int*>(data);
+    return CX_OK;
+  };
+  calls.state = parts;
+  calls.averages = parts;
+  calls.step = [](void* data, const void*, size_t, int32_t) -> cx_code {
+    ++*static_cast<int*>(data);
+    return CX_OK;
+  };
+  calls.undo = [](void* data) -> cx_code {
+    ++*static_cast<int*>(data);
+    return CX_OK;
+  };
+  return calls;
+}
+
+TEST(CapiNewcomerTest, ThatNoMemberSendsToTakesNothing) {
+  int called = 0;
+  const cx_newcomer_calls calls = CallsOf(&called);
+  cx_join_options options = OptionsOf("newcomer", 0, 1);
+  cx_newcomer newcomer = 0;
+  ASSERT_EQ(lib.cx_newcomer_listen(&options, &calls, &newcomer), CX_OK)
+      << Message();
+  options.newcomer = newcomer;
+  cx_session session = 0;
+  ASSERT_EQ(lib.cx_join(&options, &session, nullptr), CX_OK) << Message();
+  auto caught_up = Init<cx_caught_up>();
+  EXPECT_EQ(InSlices([&](cx_call* call) {
+              return lib.cx_newcomer_finish(newcomer, 30000, &caught_up, call);
+            }),
+            CX_OK)
+      << Message();
+  EXPECT_EQ(caught_up.caught_up, 0);
+  EXPECT_STREQ(caught_up.damage, "");
+  EXPECT_EQ(called, 0);
+  ExpectInvalid(lib.cx_newcomer_finish(newcomer, 0, &caught_up, nullptr),
+                "is not open");
+  EXPECT_EQ(lib.cx_close(session), CX_OK);
+}
+
+TEST(CapiNewcomerTest, IsRefusedWithoutAFunctionOrWhereDataAreEncrypted) {
+  int called = 0;
+  cx_newcomer_calls calls = CallsOf(&called);
+  cx_join_options options = OptionsOf("newcomer", 0, 1);
+  cx_newcomer newcomer = 0;
+  ExpectInvalid(lib.cx_newcomer_listen(&options, nullptr, &newcomer),
+                "calls is NULL");
+  ExpectInvalid(lib.cx_newcomer_listen(&options, &calls, nullptr),
+                "newcomer is NULL");
+  calls.step = nullptr;
+  ExpectInvalid(lib.cx_newcomer_listen(&options, &calls, &newcomer),
+                "calls.step is NULL");
+  options.newcomer = 12345;
+  cx_session session = 0;
+  ExpectInvalid(lib.cx_join(&options, &session, nullptr),
+                "cx_newcomer 12345 is not open");
+  options = OptionsOf("newcomer", 0, 1);
+  options.tls_ca = "/nowhere/ca.pem";
+  calls = CallsOf(&called);
+  EXPECT_EQ(lib.cx_newcomer_listen(&options, &calls, &newcomer),
+            CX_FAILED_PRECONDITION);
+  EXPECT_THAT(Message(), HasSubstr("in plain text"));
+  EXPECT_EQ(newcomer, 0u);
+}
+
+TEST(CapiSourceTest, WantsNothingWithoutNewcomers) {
+  const Job job(1);
+  int32_t wants = 7;
+  EXPECT_EQ(lib.cx_source_wants(job[0], &wants), CX_OK);
+  EXPECT_EQ(wants, 0);
+  EXPECT_EQ(lib.cx_source_drop(job[0]), CX_OK);
+  ASSERT_EQ(lib.cx_source_open(job[0], 5), CX_OK) << Message();
+  EXPECT_EQ(lib.cx_source_open(job[0], 5), CX_FAILED_PRECONDITION);
+  wants = 7;
+  EXPECT_EQ(lib.cx_source_wants(job[0], &wants), CX_OK);
+  EXPECT_EQ(wants, 0);
+  float data[2] = {1, 2};
+  auto part = cx_part{};
+  part.data = data;
+  part.size = sizeof(data);
+  EXPECT_EQ(lib.cx_source_averages(job[0], &part, 1), CX_OK) << Message();
+  auto step = Init<cx_taken_step>();
+  step.flags = CX_STEP_APPLIED;
+  step.state = &part;
+  step.state_count = 1;
+  EXPECT_EQ(lib.cx_source_step(job[0], &step), CX_OK) << Message();
+  step.flags = 4;
+  ExpectInvalid(lib.cx_source_step(job[0], &step), "a flag");
+  step.flags = 0;
+  step.rest_size = 1;
+  ExpectInvalid(lib.cx_source_step(job[0], &step), "step.rest is NULL");
+  step.rest_size = (size_t{64} << 20) + 1;
+  ExpectInvalid(lib.cx_source_step(job[0], &step), "67108864 are sent at most");
+  step.rest_size = 0;
+  part.data = nullptr;
+  ExpectInvalid(lib.cx_source_step(job[0], &step), "step.state[0]");
+  ExpectInvalid(lib.cx_source_averages(job[0], nullptr, 1), "averages is NULL");
+  ExpectInvalid(lib.cx_source_wants(job[0], nullptr), "wants is NULL");
+}
+
 TEST(CapiArgumentsTest, WhatIsMissingOrMakesNoSenseIsNamed) {
   const Job job(1);
   const cx_session session = job[0];

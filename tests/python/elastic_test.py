@@ -300,26 +300,28 @@ class ElasticTest(BesideTest):
 
     def test_newcomers_take_the_state_while_the_others_train(self):
         with Serve() as serve, Job(serve, CATCH_UP_WORKER) as job:
-            options = "--nnodes", "1:4"
-            job.start("a", 2, *options)
-            workers = ["a.0", "a.1"]
-            first = now = job.trains(*workers)
-            for node, caught_up, more in (
-                ("b", True, {}),
-                # What differs in the end is copied, and so is what is not
-                # taken.
-                ("c", False, {"WRONG": "1"}),
-                ("d", False, {"CATCH_UP": "0"}),
+            options = "--nnodes", "1:5", "--min-workers", "2"
+            job.start("a", 1, *options)
+            job.start("b", 1, *options)
+            workers = ["a.0", "b.0"]
+            before = job.trains(*workers)
+            # What differs in the end is copied, and so is what is not taken.
+            for added in (
+                {"c": {}}, {"d": {"WRONG": "1"}, "e": {"CATCH_UP": "0"}},
             ):
-                job.start(node, 1, *options, **more)
-                workers.append(node + ".0")
-                now = job.trains(*workers, after=now[0].generation)
-                self.assertEqual(now[-1].caught_up, caught_up, job.output)
-                self.assertEqual(now[-1].copied, not caught_up, job.output)
-                self.assertGreater(now[-1].step, 0, job.output)
-                for one, before in zip(now, first):
-                    self.assertEqual(one.pid, before.pid, job.output)
+                for node, more in added.items():
+                    job.start(node, 1, *options, **more)
+                    workers.append(node + ".0")
+                now = job.trains(*workers, after=before[0].generation)
+                for node, more in added.items():
+                    life = job.first_after(node + ".0", 0)
+                    self.assertEqual(life.caught_up, not more, job.output)
+                    self.assertEqual(life.copied, bool(more), job.output)
+                    self.assertGreater(life.step, 0, job.output)
+                for one, earlier in zip(now, before):
+                    self.assertEqual(one.pid, earlier.pid, job.output)
                     self.assertFalse(one.copied, job.output)
+                before = now
             self.end(job, 5)
             self.assertNotIn("WARNS", job.output)
             taken = r"this worker has taken, of step \d+, is not what the members"
