@@ -767,11 +767,13 @@ typedef struct cx_hook {
 // CX_ALREADY_EXISTS: there is one of that name; CX_FAILED_PRECONDITION: a
 // session is open, whose ranks have compared their hooks already.
 CX_API cx_code cx_hook_register(const cx_hook* hook);
-// In a function of a hook: sets the text of the error that it returns.
+// In a function of a hook, or of cx_newcomer_calls: sets the text of the error
+// that it returns.
 CX_API void cx_hook_fail(const char* message);
 // Has no function of a hook called from now on, `destroy` and `end` neither,
-// and waits until none runs, 10 s at most: CX_DEADLINE_EXCEEDED after that. For
-// a language whose runtime ends before the process does. Exchanges fail then.
+// nor of cx_newcomer_calls, and waits until none runs, 10 s at most:
+// CX_DEADLINE_EXCEEDED after that. For a language whose runtime ends before the
+// process does. Exchanges fail then.
 CX_API cx_code cx_hooks_end(void);
 
 // ---- newcomers that take the state while they wait: since 1.6 ----
@@ -795,17 +797,16 @@ typedef struct cx_part {
 // this session name copy the state when the members regroup. Those of one
 // session follow each other.
 //
-// Opens the source, once. What the session before, which has become this one by
-// cx_rejoin, has still on its way to newcomers is dropped then: not before they
-// have finished, and all ranks have exchanged something. `lineage` is the
-// state's: a random number, made where training begins, and the same on all
-// ranks. Newcomers have it in cx_caught_up.
+// Opens the source, once. `lineage` is the state's: a random number, made where
+// training begins, and the same on all ranks. Newcomers have it in
+// cx_caught_up. After a cx_rejoin that regroups, open it once the ranks have
+// come to the same state: until then, or cx_close, the source of the session
+// before sends what it has.
 CX_API cx_code cx_source_open(cx_session session, int64_t lineage);
 
 enum {
   CX_WANTS_STEP = 1,  // the averages of the step, and cx_source_step after it
-  CX_WANTS_STATE =
-      2  // one begins with the state: cx_source_step after the step
+  CX_WANTS_STATE = 2  // cx_source_step after it: one begins with the state
 };
 // Returns what newcomers want of the step under way: before the optimizer takes
 // it, and again after it.

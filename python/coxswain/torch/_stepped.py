@@ -47,8 +47,10 @@ def refusal(
     """Returns why newcomers of a program copy the state when the members
     regroup; empty: they can take it before."""
     if type(optimizer) not in _KNOWN:
-        return "%s is no optimizer whose steps are known to act on each " \
-            "element alone" % _state.class_of(optimizer)
+        return (
+            "%s is no optimizer whose steps are known to act on each element "
+            "alone" % _state.class_of(optimizer)
+        )
     if any(isinstance(one, torch.optim.Optimizer) for one in also.values()):
         return "`also` has another optimizer"
     places = {id(one) for one in model.parameters()}
