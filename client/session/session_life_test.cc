@@ -23,6 +23,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// So many heartbeats show that time has passed: about as often, a member whose
+// generation has ended asks to be attached.
 constexpr int kBeats = 20;
 
 class SessionLifeTest : public SessionTest {
@@ -41,9 +43,9 @@ class SessionLifeTest : public SessionTest {
     fake_->AttachmentNumber(0)->Event(AbortEvent());
   }
   static void AwaitEnd(Session& session) {
-    Mailbox<bool> ended;
-    session.OnAbort([&ended](const absl::Status&) { ended.Put(true); });
-    EXPECT_TRUE(ended.Wait());
+    const auto ended = std::make_shared<Mailbox<bool>>();
+    session.OnAbort([ended](const absl::Status&) { ended->Put(true); });
+    EXPECT_TRUE(ended->Wait());
   }
   // Waits until streams of `asking_` have been asked for several times more.
   void AwaitAsking() {
@@ -73,14 +75,16 @@ class SessionLifeTest : public SessionTest {
   // some heartbeats.
   size_t StreamsMeanwhile() {
     joined_.set_generation(8);
+    options_.incarnation = Incarnation(++others_);
     const auto session = Join();
     EXPECT_OK(session);
     if (!session.ok()) return 0;
-    const size_t before = StreamOfTheNext(0);
+    const size_t before = StreamOf(others_);
     AwaitBeats(**session, before);
+    options_.incarnation = Incarnation(++others_);
     const auto later = Join();
     EXPECT_OK(later);
-    const size_t after = StreamOfTheNext(before + 1);
+    const size_t after = StreamOf(others_);
     return after - before - 1;
   }
   // Waits until one whose generation is over is a member of generation 8. Its
@@ -107,11 +111,16 @@ class SessionLifeTest : public SessionTest {
       return request.hello().fence().generation() == generation;
     }) > 0;
   }
-  size_t StreamOfTheNext(size_t first) {
-    while (true) {
-      const auto attachment = fake_->AttachmentNumber(first);
-      if (attachment == nullptr || IsOf(*attachment, 8)) return first;
-      ++first;
+  // Returns which stream that of this process is.
+  size_t StreamOf(uint64_t incarnation) {
+    for (size_t number = 0;; ++number) {
+      const auto stream = fake_->AttachmentNumber(number);
+      const bool found =
+          stream == nullptr ||
+          stream->Count([incarnation](const v1::AttachRequest& request) {
+            return request.hello().fence().incarnation() == incarnation;
+          }) > 0;
+      if (found) return number;
     }
   }
   void Judge(FakeAttachment& stream) {
@@ -130,6 +139,7 @@ class SessionLifeTest : public SessionTest {
   }
 
   int64_t step_ = 0;
+  uint64_t others_ = 1000;  // incarnations of other processes
   Mutex mutex_;
   CondVar changed_;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
