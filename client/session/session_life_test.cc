@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
