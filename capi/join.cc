@@ -154,7 +154,7 @@ struct Opened {
 
 // Work that makes a session, and opens it.
 Work Opening(std::function<absl::StatusOr<std::unique_ptr<Session>>()> make,
-             cx_session* opened, Opened options) {
+             cx_session* opened, const Opened& options) {
   // If the call is cancelled, the session is destroyed with the work, and
   // leaves.
   const auto made = std::make_shared<std::unique_ptr<Session>>();

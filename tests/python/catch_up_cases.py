@@ -538,18 +538,23 @@ class RecoveryTest(unittest.TestCase):
             member, newcomer = self.recover()
         self.assertTrue(newcomer.copied and not newcomer.caught_up, newcomer)
         self.assertEqual(member.source, 0)
+        self.assertIsNone(self.newcomer.stepped._backup)
         self.assert_same()
 
     def test_without_a_member_it_is_given_up(self):
         self.standings[0] = _recovery.Standing()
         self.member.state.counter.clear()
         self.member.state.keep(0)
+        self.standings.reverse()
+        self.member, self.newcomer = self.newcomer, self.member
         with self.assertLogs(_recovery._log):
-            first, newcomer = self.recover()
-        self.assertTrue(first.began and newcomer.copied, newcomer)
-        self.assertIsNone(self.standings[1].caught_up)
-        # It has a lineage of its own.
-        self.assertNotIn(self.standings[1].lineage, (0, 7))
+            newcomer, other = self.recover()
+        self.assertTrue(newcomer.began and other.copied, newcomer)
+        self.assertIsNone(self.standings[0].caught_up)
+        # With what it had before, and a lineage of its own.
+        self.assertEqual(self.member.state.checksums(), self.before)
+        self.assertEqual(self.newcomer.state.checksums(), self.before)
+        self.assertNotIn(self.standings[0].lineage, (0, 7))
 
     def test_a_member_lost_meanwhile_leaves_it_as_it_was(self):
         # The size and the text of the rest, those of the counters, and then
