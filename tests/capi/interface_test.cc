@@ -188,8 +188,12 @@ TEST(CapiNewcomerTest, IsRefusedWithoutAFunctionOrWhereDataAreEncrypted) {
   cx_session session = 0;
   ExpectInvalid(lib.cx_join(&options, &session, nullptr),
                 "cx_newcomer 12345 is not open");
+  const std::string folder = testing::TempDir() + "/certificates";
+  Child certificates({kCoxswain, "certs", "init", "--dir", folder});
+  ASSERT_EQ(certificates.Wait(), 0);
+  const std::string authority = folder + "/ca.crt";
   options = OptionsOf("newcomer", 0, 1);
-  options.tls_ca = "/nowhere/ca.pem";
+  options.tls_ca = authority.c_str();
   calls = CallsOf(&called);
   EXPECT_EQ(lib.cx_newcomer_listen(&options, &calls, &newcomer),
             CX_FAILED_PRECONDITION);
