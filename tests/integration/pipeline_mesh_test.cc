@@ -561,7 +561,7 @@ TEST(MeshErrorsTest, AnotherSeedThanTheOthersIsRefused) {
       },
       PipelineJob::Steps(program, 1));
   for (const PipelineEnd& end : ends) EXPECT_FALSE(end.status.ok());
-  EXPECT_THAT(ends[3].status.message(), HasSubstr(", seed "));
+  EXPECT_THAT(ends[3].status.message(), HasSubstr("seed: 99"));
 }
 
 TEST(MeshErrorsTest, OtherPartsThanTheOthersAreRefusedWhenRanksJoin) {

@@ -19,10 +19,11 @@ from ..errors import InvalidArgument, data_loss
 from . import _state
 from ._elastic_state import parsed, tensors_of
 
+# Of torch.optim, which is not there yet where this is imported while torch is
+# (`coxswain run --follow`).
 _KNOWN = (
-    torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop,
-    torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax,
-    torch.optim.NAdam, torch.optim.RAdam,
+    "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam",
+    "RAdam",
 )
 # Of a group of parameters: what is no option of its step.
 _NO_OPTIONS = ("params", "param_names")
@@ -46,7 +47,7 @@ def refusal(
 ) -> str:
     """Returns why newcomers of a program copy the state when the members
     regroup; empty: they can take it before."""
-    if type(optimizer) not in _KNOWN:
+    if type(optimizer) not in [getattr(torch.optim, one) for one in _KNOWN]:
         return (
             "%s is no optimizer whose steps are known to act on each element "
             "alone" % _state.class_of(optimizer)
