@@ -156,14 +156,16 @@ void Source::Begin(const Step& step) {
   Frame first = StepFrame(step);
   first.header.flags = kBegins;
   first.header.number = static_cast<int64_t>(own.size());
-  copier_ = std::thread([this, state, first, progress = step.progress, begun] {
+  const auto copy = [this, state, first, progress = step.progress, begun] {
     CopyState(state, first, progress, begun);
-  });
+  };
+  if (!options_.copies_beside_training) return copy();
+  copier_ = std::thread(copy);
 }
 
 void Source::CopyState(const PiecesOf& state, Frame first, int64_t progress,
                        const std::vector<Sender*>& senders) const {
-  // On a thread of its own, which no exception may leave.
+  // It may be on a thread of its own, which no exception may leave.
   try {
     std::vector<Frame> frames = {std::move(first)};
     for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state))) {

@@ -23,10 +23,10 @@ namespace coxswain::catch_up {
 // step it copies its share, and threads of their own send it. Of W ranks each
 // has each W-th piece.
 //
-// The state that newcomers begin with is as large as that, and copied beside
-// training: it does not change from the end of a step until the optimizer takes
-// the next one, which waits for the copy. A program that changes it in between
-// has newcomers that find other bits in the end, and copy.
+// The state that newcomers begin with may be copied beside training: it does
+// not change from the end of a step until the optimizer takes the next one,
+// which waits for the copy. A program that changes it in between has newcomers
+// that find other bits in the end, and copy.
 //
 // Must outlive the members' next rejoining: what was sent last is still on its
 // way.
@@ -43,6 +43,10 @@ class Source {
     // Beside twice this rank's share of the state: of what may be queued for a
     // newcomer.
     int64_t max_queued_bytes = int64_t{64} << 20;
+    // Newcomers' first state is copied by a thread: EndStep returns at once,
+    // and the spans' memory stays until the next CopyAverages or EndStep, or
+    // the end of this object. Otherwise EndStep copies it.
+    bool copies_beside_training = false;
   };
   explicit Source(Options options) : options_(std::move(options)) {}
   ~Source();
@@ -63,8 +67,7 @@ class Source {
     std::string rest;
     // Which begin with this step.
     std::vector<schedule::Newcomer> newcomers;
-    // Returns the state's spans; called if they are needed. Where newcomers
-    // begin, their memory stays until the next CopyAverages or EndStep.
+    // Returns the state's spans; called if they are needed.
     std::function<std::vector<Span>()> state;
   };
   void EndStep(const Step& step);

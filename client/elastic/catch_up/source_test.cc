@@ -32,6 +32,7 @@ class SourceTest : public ::testing::Test {
     listener_ = *std::move(listener);
     Source::Options options;
     options.world_size = 1;
+    options.copies_beside_training = true;
     source_ = std::make_unique<Source>(options);
   }
 

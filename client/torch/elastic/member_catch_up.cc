@@ -40,6 +40,7 @@ void MemberCatchUp::BeginGeneration(const ElasticGeneration& generation) {
   options.generation = generation.session->generation();
   options.lineage = generation.lineage;
   options.host = NameOfHost();
+  options.copies_beside_training = true;
   source_ = std::make_unique<catch_up::Source>(std::move(options));
 }
 
