@@ -113,8 +113,8 @@ std::string OneSide(int rank, const Lines& lines) {
 // How the lines of `rank` differ from those of the first rank.
 std::string Difference(int first, const Lines& zero, int rank,
                        const Lines& other) {
-  const std::string text = OneSide(first, Without(zero, other)) +
-                           OneSide(rank, Without(other, zero));
+  std::string text = OneSide(first, Without(zero, other)) +
+                     OneSide(rank, Without(other, zero));
   if (!text.empty()) return text;
   const size_t common = std::min(zero.size(), other.size());
   for (size_t i = 0; i < common; ++i) {

@@ -231,7 +231,7 @@ TEST_P(DeclaredLimitTest, IsNamedAndHarmsNoOtherJob) {
                              ContainsRegex("[0-9]+ more do not fit beside "
                                            "[0-9]+ in use"))));
   EXPECT_LE(parameters.bytes(),
-            limits.max_declared_bytes + sent * (4 + 512 + 64));
+            limits.max_declared_bytes + int64_t{sent} * (4 + 512 + 64));
   auto other = std::make_unique<Peer>(&parameters, "other");
   EXPECT_OK(other->JoinGroup("g", 0, 2));
   EXPECT_OK(other->Begin(Sum(1, 4)));

@@ -144,7 +144,7 @@ TEST_F(ParameterStoreTest, EachRankMayPullOtherRuns) {
   auto operation = Sum(1, 4, "uint8");
   operation.reduction = Reduction::kConcat;
   for (int number = 0; number < 2; ++number) {
-    operation.range = {2 * number, 2, 4, 2};
+    operation.range = {int64_t{2} * number, 2, 4, 2};
     ASSERT_OK(rank(number).participant->Begin(operation));
   }
   ASSERT_OK(rank(1).Give(1, 0, "wxyz"));
