@@ -1,5 +1,6 @@
 #include "client/elastic/replay.h"
 
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -99,6 +100,10 @@ absl::StatusOr<KeptState> Replay::CopyIfItFits(
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         "there is no memory for a copy of the state");
+  } catch (const std::exception& error) {
+    // A framework's own errors, also of memory.
+    return absl::InternalError(
+        absl::StrCat("copying the state: ", error.what()));
   }
 }
 

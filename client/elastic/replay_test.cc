@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ class CountingState : public ElasticState {
     return {span};
   }
   absl::StatusOr<std::string> Save() override {
+    if (throws) throw std::runtime_error("no memory of the framework's");
     if (refuse_save) return absl::ResourceExhaustedError("no memory");
     return extra;
   }
@@ -47,6 +49,7 @@ class CountingState : public ElasticState {
   double value = 0;
   std::string extra = "fresh";
   bool refuse_save = false;
+  bool throws = false;
 
  private:
   int64_t step_ = 0;
@@ -183,6 +186,14 @@ TEST_F(ReplayTest, ACopyHasTheChecksumsOfWhatItHolds) {
 TEST_F(ReplayTest, AStateThatCannotBeSavedLeavesItWithoutCopies) {
   TrainTo(5, &state_, &replay_);
   state_.refuse_save = true;
+  TrainTo(9, &state_, &replay_);
+  EXPECT_EQ(replay_.Facts().known.intact, 0);
+  EXPECT_EQ(replay_.Facts().waiting.intact, 0);
+}
+
+TEST_F(ReplayTest, AnExceptionLeavesItWithoutCopies) {
+  TrainTo(5, &state_, &replay_);
+  state_.throws = true;
   TrainTo(9, &state_, &replay_);
   EXPECT_EQ(replay_.Facts().known.intact, 0);
   EXPECT_EQ(replay_.Facts().waiting.intact, 0);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/logging.h"
@@ -77,8 +78,8 @@ void ElasticModuleState::Keep() {
 
 void ElasticModuleState::WithKeptBuffers(const std::function<void()>& look) {
   shows_kept_buffers_ = true;
+  const absl::Cleanup hide = [this] { shows_kept_buffers_ = false; };
   look();
-  shows_kept_buffers_ = false;
 }
 
 void ElasticModuleState::Rollback() {
