@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,28 @@ uint32_t LayoutOf(const std::vector<Span>& spans, uint32_t seed) {
     absl::StrAppend(&text, NameOf(span.dtype), " ", span.count, "\n");
   }
   return Crc32c(text + "\n", seed);
+}
+
+// Returns whether what the source has sent is not what it had: those that have
+// received it, two or more, have the same. All have received its tensors.
+bool SourceHasChanged(const std::vector<RankFacts>& facts,
+                      const RecoveryPlan& plan) {
+  const RankFacts& had = facts[static_cast<size_t>(plan.source)];
+  std::set<int64_t> tensors;
+  std::set<int64_t> digests;
+  int received = 0;
+  int copied = 0;
+  for (size_t rank = 0; rank < facts.size(); ++rank) {
+    if (static_cast<int>(rank) == plan.source) continue;
+    ++received;
+    tensors.insert(facts[rank].tensors);
+    if (!plan.copies[rank]) continue;
+    ++copied;
+    digests.insert(facts[rank].digest);
+  }
+  const bool same = tensors.size() == 1 && digests.size() == 1;
+  return same && ((received > 1 && *tensors.begin() != had.tensors) ||
+                  (copied > 1 && *digests.begin() != had.digest));
 }
 
 class Recovery {
@@ -324,6 +347,14 @@ absl::Status Recovery::CheckCopies() {
   COXSWAIN_ASSIGN_OR_RETURN(
       const std::vector<RankFacts> all,
       ExchangeFacts(communicator_, now, options_.timeout));
+  if (SourceHasChanged(all, plan_)) {
+    return absl::DataLossError(absl::StrCat(
+        "the state that rank ", plan_.source, " has sent after step ",
+        all[static_cast<size_t>(plan_.source)].step,
+        " is not the one that it had when the ranks compared theirs: all ",
+        "others have received the same, so its memory has changed meanwhile, ",
+        "and may be damaged; start the job again from a checkpoint"));
+  }
   return CheckSameBits(all, plan_.source, std::vector<bool>(all.size(), true));
 }
 

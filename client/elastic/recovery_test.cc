@@ -57,6 +57,7 @@ class FakeState : public ElasticState {
     return {mean, more};
   }
   absl::StatusOr<std::string> Save() override {
+    if (changes_when_saved) values_.back() += 1;
     if (refuse_save) return absl::ResourceExhaustedError("no memory");
     return extra_;
   }
@@ -91,6 +92,7 @@ class FakeState : public ElasticState {
   std::vector<float> more_means;
   std::string loose;
   bool refuse_save = false;
+  bool changes_when_saved = false;  // as damaged memory does
   std::string refuse_load;
   uint64_t fixed_digest = 0;
 
@@ -656,6 +658,24 @@ TEST(RecoveryTest, RanksWithOtherBitsAreNamed) {
   ASSERT_OK(ranks[1]->state.Load("other counters", 9));
   results = RecoverAll(ranks);
   EXPECT_THAT(MessagesOf(results), Each(HasSubstr("the counters of rank 1")));
+}
+
+TEST(RecoveryTest, ASourceThatChangesWhileItSendsIsNamed) {
+  // Of one copy it is not known which end has changed it.
+  for (const bool second : {true, false}) {
+    Ranks ranks =
+        RanksOf(Survivor(9, 0.5), Newcomer(), second ? Newcomer() : nullptr);
+    ranks[0]->state.changes_when_saved = true;
+    const Results results = RecoverAll(ranks);
+    for (const auto& result : results) {
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
+    }
+    EXPECT_THAT(MessagesOf(results),
+                Each(HasSubstr(second ? "the state that rank 0 has sent after "
+                                        "step 9 is not the one that it had"
+                                      : "the tensors of rank 1 are not those "
+                                        "of rank 0")));
+  }
 }
 
 TEST(RecoveryTest, OfThreeTheOneWithOtherBitsIsReplaced) {
