@@ -31,6 +31,9 @@ inline constexpr int kMaxSources = 8;
 inline constexpr int64_t kPieceBytes = int64_t{1} << 20;
 // Of what is no piece: a host's name, the small rest of a step.
 inline constexpr int64_t kMaxSmallBytes = int64_t{64} << 20;
+// Of the state: that a newcomer has asked one member for, and that have not
+// come.
+inline constexpr size_t kMaxAsked = 1024;
 // Of the text of an answer.
 inline constexpr int64_t kMaxAnswerBytes = 512;
 

@@ -242,6 +242,16 @@ absl::Status Receiver::AskForDamaged() {
 absl::Status Receiver::Ask(Request request, const Parts& state) {
   request.pieces = PiecesWith(request.elements, state);
   request.arrived = 0;
+  size_t asked = request.pieces.size();
+  for (const Request& other : requests_) {
+    if (other.rank == request.rank) asked += other.pieces.size();
+  }
+  if (asked > kMaxAsked) {
+    return absl::DataLossError(absl::StrCat(
+        "what was damaged is part of ", asked, " pieces of the state, and ",
+        kMaxAsked, " may be asked of rank ", request.rank,
+        " at a time; the last damage: ", request.reason));
+  }
   for (const int64_t number : request.pieces) {
     Header again;
     again.kind = Kind::kAgain;

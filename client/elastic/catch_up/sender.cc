@@ -21,8 +21,6 @@ namespace {
 constexpr size_t kOnTheWay = 4;
 // One that reports none of so many steps is given up.
 constexpr size_t kMaxUnreached = 65'536;
-// Of what a newcomer asks for, at a time.
-constexpr size_t kMaxAsked = 64;
 // Reads of answers, before anything else is looked at.
 constexpr int kMaxReads = 16;
 
@@ -75,7 +73,6 @@ bool Sender::FitsLocked(int64_t bytes) {
 
 void Sender::FailLocked(absl::Status why) {
   failure_ = std::move(why);
-  queue_.clear();
   wake_.Raise();
 }
 
@@ -123,9 +120,13 @@ std::string Sender::damage() const {
 void Sender::Run() {
   const absl::Status served = Serve();
   socket_ = UniqueFd();
+  sending_ = Frame();
+  // Released after the lock, which the thread that trains takes: it may be much
+  // memory.
+  std::deque<Frame> dropped;
   MutexLock lock(&mutex_);
-  queue_.clear();
   if (failure_.ok()) failure_ = served;
+  dropped.swap(queue_);
   // It has all that there is, and is a member next.
   if (stopping_ || sent_last_) return;
   LogWarning("newcomer_dropped",
@@ -199,7 +200,7 @@ absl::StatusOr<bool> Sender::SendSomeQueued() {
     if (front_.empty()) {
       MutexLock lock(&mutex_);
       // However fast the newcomer takes it.
-      if (queue_.empty() || stopping_) return any;
+      if (queue_.empty() || stopping_ || !failure_.ok()) return any;
       sending_ = std::move(queue_.front());
       queue_.pop_front();
       sending_.header.bytes = sending_.payload.bytes;

@@ -71,7 +71,7 @@ class Sender {
 
  private:
   bool FitsLocked(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Gives the newcomer up, and what is queued for it.
+  // Gives the newcomer up: the thread ends, and drops what is queued.
   void FailLocked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   absl::Status Serve();

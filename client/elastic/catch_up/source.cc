@@ -4,12 +4,19 @@
 #include <cstring>
 #include <iterator>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/crc32c.h"
 
 namespace coxswain::catch_up {
+namespace {
+
+// Copies that the thread that trains makes are made to their end.
+bool Never() { return false; }
+
+}  // namespace
 
 std::vector<int64_t> Source::OwnPieces(const PiecesOf& of) const {
   std::vector<int64_t> own;
@@ -20,7 +27,8 @@ std::vector<int64_t> Source::OwnPieces(const PiecesOf& of) const {
 }
 
 std::vector<Frame> Source::Copy(Kind kind, const PiecesOf& from,
-                                const std::vector<int64_t>& pieces) const {
+                                const std::vector<int64_t>& pieces,
+                                const std::function<bool()>& ended) const {
   int64_t bytes = 0;
   for (const int64_t piece : pieces) bytes += from.SizeOf(piece);
   // Without zeros, which would be written over.
@@ -28,6 +36,7 @@ std::vector<Frame> Source::Copy(Kind kind, const PiecesOf& from,
   char* to = memory.get();
   std::vector<Frame> frames;
   for (const int64_t piece : pieces) {
+    if (ended()) break;
     Frame frame;
     frame.header.kind = kind;
     frame.header.number = piece;
@@ -48,7 +57,10 @@ std::vector<Frame> Source::Copy(Kind kind, const PiecesOf& from,
   return frames;
 }
 
-Source::~Source() { AwaitCopy(); }
+Source::~Source() {
+  stopping_ = true;
+  AwaitCopy();
+}
 
 void Source::AwaitCopy() {
   if (copier_.joinable()) copier_.join();
@@ -59,7 +71,7 @@ void Source::CopyAverages(const std::vector<Span>& averages) {
   averages_.clear();
   if (!sends()) return;
   const PiecesOf pieces(averages);
-  averages_ = Copy(Kind::kAverages, pieces, OwnPieces(pieces));
+  averages_ = Copy(Kind::kAverages, pieces, OwnPieces(pieces), Never);
 }
 
 bool Source::active() const {
@@ -114,7 +126,7 @@ void Source::SendStep(const Step& step, std::vector<Frame> frames,
     // Before they are copied.
     const auto most = static_cast<int64_t>(asked.size()) * kPieceBytes;
     if (!sender->Fits(most)) return;
-    for (Frame& frame : Copy(Kind::kState, state, asked)) {
+    for (Frame& frame : Copy(Kind::kState, state, asked, Never)) {
       frames.push_back(std::move(frame));
     }
   }
@@ -160,17 +172,28 @@ void Source::Begin(const Step& step) {
     CopyState(state, first, progress, begun);
   };
   if (!options_.copies_beside_training) return copy();
-  copier_ = std::thread(copy);
+  try {
+    copier_ = std::thread(copy);
+  } catch (const std::system_error&) {
+    copy();  // there is no thread to be had
+  }
 }
 
 void Source::CopyState(const PiecesOf& state, Frame first, int64_t progress,
                        const std::vector<Sender*>& senders) const {
+  const auto ended = [&] {
+    return stopping_ ||
+           std::all_of(senders.begin(), senders.end(),
+                       [](const Sender* sender) { return sender->failed(); });
+  };
   // It may be on a thread of its own, which no exception may leave.
   try {
     std::vector<Frame> frames = {std::move(first)};
-    for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state))) {
+    for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state), ended)) {
       frames.push_back(std::move(frame));
     }
+    // Some may be missing.
+    if (ended()) return;
     for (Frame& frame : frames) frame.header.progress = progress;
     for (Sender* const sender : senders) sender->Send(frames, progress);
   } catch (const std::bad_alloc&) {

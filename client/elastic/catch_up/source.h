@@ -2,6 +2,7 @@
 #define COXSWAIN_CLIENT_ELASTIC_CATCH_UP_SOURCE_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -49,8 +50,11 @@ class Source {
     bool copies_beside_training = false;
   };
   explicit Source(Options options) : options_(std::move(options)) {}
+  // Ends a copy that is being made.
   ~Source();
 
+  // Returns whether the state may still be read, by a thread.
+  bool copying() const { return copier_.joinable(); }
   // Returns whether any newcomer is to get the averages of the next step, or
   // the state is still being copied.
   bool active() const;
@@ -88,8 +92,10 @@ class Source {
   void CopyState(const PiecesOf& state, Frame first, int64_t progress,
                  const std::vector<Sender*>& senders) const;
   void AwaitCopy();
+  // Returns fewer frames once `ended` is true, which it stays then.
   std::vector<Frame> Copy(Kind kind, const PiecesOf& from,
-                          const std::vector<int64_t>& pieces) const;
+                          const std::vector<int64_t>& pieces,
+                          const std::function<bool()>& ended) const;
   std::vector<int64_t> OwnPieces(const PiecesOf& of) const;
 
   const Options options_;
@@ -97,6 +103,7 @@ class Source {
   // Of the last ones that were named: those that are past the limit.
   std::vector<uint64_t> left_out_;
   std::vector<Frame> averages_;
+  std::atomic<bool> stopping_ = false;
   std::thread copier_;  // of the state; of the newcomers that began last
 };
 

@@ -111,6 +111,43 @@ TEST_F(SourceTest, TheStateMayChangeOnceTheNextStepsAveragesAreCopied) {
   EXPECT_EQ(header.number, 0);
 }
 
+TEST_F(SourceTest, SendsAsManyPiecesAsMayBeAskedFor) {
+  state_.resize(10);  // one piece
+  Source::Options options;
+  options.world_size = 1;
+  options.max_queued_bytes = static_cast<int64_t>(kMaxAsked + 1) * kPieceBytes;
+  source_ = std::make_unique<Source>(options);
+  EndStep(1, /*begins=*/true);
+  Accept();
+  Header header;
+  std::string payload;
+  for (const Kind kind : {Kind::kHello, Kind::kStep, Kind::kState}) {
+    Take(&header, &payload);
+    ASSERT_EQ(header.kind, kind);
+  }
+  std::string asks;
+  for (size_t left = kMaxAsked + 6; left > 0; --left) {
+    Header again;
+    again.kind = Kind::kAgain;
+    again.flags = left > 1 ? kMore : 0;
+    asks += Encode(again);
+  }
+  ASSERT_OK(SendAll(member_, asks, none_, end_));
+  header.number = 0;
+  for (int64_t step = 2; header.number == 0 && !HasFailure(); ++step) {
+    ASSERT_LT(step, 50'000) << "what was asked for has not come";
+    EndStep(step, /*begins=*/false);
+    Take(&header, &payload);
+    EXPECT_EQ(header.kind, Kind::kStep);
+  }
+  ASSERT_EQ(header.number, static_cast<int64_t>(kMaxAsked));
+  for (size_t i = 0; i < kMaxAsked && !HasFailure(); ++i) {
+    Take(&header, &payload);
+    EXPECT_EQ(header.kind, Kind::kState);
+    EXPECT_TRUE(payload == state_);
+  }
+}
+
 // Its thread ends with it, before the state's memory does.
 TEST_F(SourceTest, MayEndWhileItCopies) {
   EndStep(1, /*begins=*/true);
