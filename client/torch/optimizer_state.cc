@@ -8,6 +8,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <typeinfo>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/torch/module_tensors.h"
@@ -34,6 +36,8 @@ struct Kind {
       const optim::Optimizer&, std::vector<optim::OptimizerParamGroup>)>
       make_like;
   std::function<std::unique_ptr<optim::OptimizerParamState>()> make_state;
+  // Of the type that make_state makes, as what follows needs it.
+  std::function<bool(const optim::OptimizerParamState&)> is_state;
   std::function<std::vector<Field>(optim::OptimizerParamState&)> fields;
   // Returns null for a kind that counts no steps.
   std::function<int64_t*(optim::OptimizerParamState&)> step;
@@ -53,6 +57,9 @@ Kind KindOf(const std::string& name, std::vector<Field> (*fields)(State&),
         std::move(groups), static_cast<const Options&>(optimizer.defaults()));
   };
   kind.make_state = [] { return std::make_unique<State>(); };
+  kind.is_state = [](const optim::OptimizerParamState& state) {
+    return typeid(state) == typeid(State);
+  };
   kind.fields = [fields](optim::OptimizerParamState& state) {
     return fields(static_cast<State&>(state));
   };
@@ -142,11 +149,21 @@ std::unique_ptr<optim::Optimizer> MakeLike(
   return KindOfThis(optimizer)->make_like(optimizer, std::move(groups));
 }
 
+bool KeepsKnownState(const optim::Optimizer& optimizer,
+                     const Tensor& parameter) {
+  const auto state = optimizer.state().find(KeyOf(parameter));
+  const Kind* const kind = KindOfThis(optimizer);
+  return state == optimizer.state().end() ||
+         (kind != nullptr && kind->is_state(*state->second));
+}
+
 SliceState StateOf(const optim::Optimizer& optimizer, const Tensor& parameter) {
   SliceState found;
   const auto state = optimizer.state().find(KeyOf(parameter));
   const Kind* const kind = KindOfThis(optimizer);
   if (state == optimizer.state().end() || kind == nullptr) return found;
+  TORCH_CHECK(kind->is_state(*state->second), "what this ", kind->name,
+              " keeps of a parameter is of a type of its own");
   for (const Field& field : kind->fields(*state->second)) {
     if (field.tensor->defined()) {
       found.tensors.emplace_back(field.name, *field.tensor);

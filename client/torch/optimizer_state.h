@@ -42,8 +42,15 @@ std::unique_ptr<::torch::optim::Optimizer> MakeLike(
     const ::torch::optim::Optimizer& optimizer,
     std::vector<::torch::optim::OptimizerParamGroup> groups);
 
+// Returns whether what a known optimizer keeps of a parameter is of the type
+// that its kind keeps, or nothing: a class that is derived from one may keep
+// something of its own.
+bool KeepsKnownState(const ::torch::optim::Optimizer& optimizer,
+                     const ::torch::Tensor& parameter);
+
 // Returns what a known optimizer keeps of a parameter, its own tensors, always
-// in the same order; no tensors, if nothing.
+// in the same order; no tensors, if nothing. Throws c10::Error where that is
+// not KeepsKnownState.
 SliceState StateOf(const ::torch::optim::Optimizer& optimizer,
                    const ::torch::Tensor& parameter);
 

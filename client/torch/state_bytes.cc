@@ -207,7 +207,7 @@ absl::StatusOr<uint64_t> DigestOptimizer(
   COXSWAIN_RETURN_IF_ERROR(Guarded("reading the optimizer", [&] {
     for (const auto& group : optimizer.param_groups()) {
       for (const Tensor& parameter : group.params()) {
-        if (known) {
+        if (known && KeepsKnownState(optimizer, parameter)) {
           digest = DigestKnown(StateOf(optimizer, parameter), digest);
           continue;
         }

@@ -48,9 +48,9 @@ absl::Status LoadOptimizer(absl::string_view bytes,
 // however it came about, while the bytes themselves differ between processes,
 // as libtorch names parameters by their address. The groups' other settings are
 // no part of it, as LoadOptimizer does not change them. Reads each byte once,
-// where the optimizer is a known one (CheckKnown) with contiguous tensors; what
-// others keep is written into an archive for it. Fails with INTERNAL if
-// libtorch throws.
+// where the optimizer is a known one (CheckKnown, KeepsKnownState) with
+// contiguous tensors; what others keep is written into an archive for it. Fails
+// with INTERNAL if libtorch throws.
 absl::StatusOr<uint64_t> DigestOptimizer(
     const ::torch::optim::Optimizer& optimizer);
 

@@ -92,6 +92,25 @@ class Own : public optim::Optimizer {
   Tensor step(LossClosure) override { return Tensor(); }
 };
 
+// What a class that is derived from a known one keeps in place of its state.
+struct OwnState : public optim::OptimizerCloneableParamState<OwnState> {
+  void serialize(::torch::serialize::OutputArchive& archive) const override {
+    archive.write("own", tensor);
+  }
+  Tensor tensor = ::torch::ones({2});
+};
+
+class DerivedAdam : public optim::Adam {
+ public:
+  using Adam::Adam;
+  Tensor step(LossClosure) override {
+    for (const Tensor& parameter : param_groups()[0].params()) {
+      state()[KeyOf(parameter)] = std::make_unique<OwnState>();
+    }
+    return Tensor();
+  }
+};
+
 TEST(OptimizerDigestTest, TheSameStateHasTheSameOneHoweverItCame) {
   for (const auto& [name, make] : Kinds()) {
     Program trained(make);
@@ -233,6 +252,27 @@ TEST(OptimizerDigestTest, WhatAnUnknownOptimizerKeepsCounts) {
       .view(-1)[0]
       .add_(0.5);
   EXPECT_NE(program.Digest(), before);
+}
+
+TEST(OptimizerDigestTest, WhatADerivedOptimizerKeepsOfItsOwnCounts) {
+  const Maker make = MakerOf<DerivedAdam>(optim::AdamOptions(0.1));
+  Program program(make);
+  const uint64_t none = program.Digest();
+  program.Train(1);
+  const uint64_t before = program.Digest();
+  EXPECT_NE(before, none);
+  Program same(make);
+  same.Train(1);
+  EXPECT_EQ(same.Digest(), before);
+  for (const Tensor& parameter : program.parameters) {
+    EXPECT_FALSE(KeepsKnownState(*program.optimizer, parameter));
+    auto& state =
+        static_cast<OwnState&>(*program.optimizer->state()[KeyOf(parameter)]);
+    state.tensor[1] += 0.5;
+    EXPECT_NE(program.Digest(), before);
+    state.tensor[1] -= 0.5;
+    EXPECT_EQ(program.Digest(), before);
+  }
 }
 
 }  // namespace

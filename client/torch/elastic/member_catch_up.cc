@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/logging.h"
@@ -29,7 +30,8 @@ MemberCatchUp::MemberCatchUp(const ::torch::nn::Module& module,
 }
 
 void MemberCatchUp::BeginGeneration(const ElasticGeneration& generation) {
-  source_.reset();
+  Drop();
+  dropped_.clear();
   reported_.clear();
   progress_ = 0;
   has_averages_ = false;
@@ -50,8 +52,31 @@ void MemberCatchUp::BeforeStep(const DistributedDataParallel& ddp) {
   const absl::Status copied = Guarded("copying averages", [this] {
     source_->CopyAverages(state_->AveragesToSend());
   });
-  has_averages_ = copied.ok();
+  if (!copied.ok()) {
+    Warn("averages_not_sent", copied);
+    // The state may still be read, which the optimizer is about to change.
+    return Drop();
+  }
+  has_averages_ = true;
   averages_before_ = ddp.optimizer_steps();
+  state_->ForgetAverages();
+  state_->ForgetSent();
+}
+
+void MemberCatchUp::Drop() {
+  if (source_ == nullptr) return;
+  for (NewcomerReport report : source_->Reports()) {
+    report.settled = true;
+    dropped_.push_back(std::move(report));
+  }
+  source_.reset();
+  state_->ForgetAverages();
+  state_->ForgetSent();
+}
+
+void MemberCatchUp::Warn(absl::string_view event, const absl::Status& status) {
+  LogWarning(event, {{"reason", status.ToString()},
+                     {"next", "newcomers copy the state at the regroup"}});
 }
 
 void MemberCatchUp::AfterWindow(const DistributedDataParallel& ddp,
@@ -59,13 +84,8 @@ void MemberCatchUp::AfterWindow(const DistributedDataParallel& ddp,
   if (progress == std::exchange(progress_, progress)) return;
   const std::vector<schedule::Newcomer>& newcomers = ddp.decision().newcomers;
   if (source_ == nullptr) {
-    if (newcomers.empty()) return;
-    std::vector<NewcomerReport> reports;
-    for (const schedule::Newcomer& newcomer : newcomers) {
-      reports.push_back({newcomer.incarnation, /*settled=*/true, ""});
-    }
-    Report(std::move(reports), session);
-    return;
+    for (const schedule::Newcomer& newcomer : newcomers) NoteDropped(newcomer);
+    return Report(dropped_, session);
   }
   if (!source_->active() && newcomers.empty()) {
     return Report(source_->Reports(), session);
@@ -81,12 +101,25 @@ void MemberCatchUp::AfterWindow(const DistributedDataParallel& ddp,
   });
   has_averages_ = false;
   if (!sent.ok()) {
-    LogWarning("not_sent",
-               {{"job", session->job()},
-                {"reason", sent.ToString()},
-                {"next", "newcomers copy the state at the regroup"}});
+    Warn("not_sent", sent);
+    // They may lack this step, and those that begin with it their state.
+    Drop();
+    for (const schedule::Newcomer& newcomer : newcomers) NoteDropped(newcomer);
+    return Report(dropped_, session);
   }
+  if (!source_->copying()) state_->ForgetSent();
   Report(source_->Reports(), session);
+}
+
+void MemberCatchUp::NoteDropped(const schedule::Newcomer& newcomer) {
+  const bool noted = std::any_of(
+      dropped_.begin(), dropped_.end(), [&](const NewcomerReport& report) {
+        return report.incarnation == newcomer.incarnation;
+      });
+  if (noted) return;
+  // First, as a heartbeat has so many alone.
+  dropped_.insert(dropped_.begin(),
+                  {newcomer.incarnation, /*settled=*/true, ""});
 }
 
 void MemberCatchUp::Report(std::vector<NewcomerReport> reports,
@@ -106,9 +139,8 @@ void MemberCatchUp::End(int64_t progress) {
     step.rest = state_->DescribeStep(/*begins=*/false);
     source_->EndStep(step);
   });
-  if (sent.ok()) return;
-  LogWarning("not_sent", {{"reason", sent.ToString()},
-                          {"next", "newcomers copy the state at the regroup"}});
+  if (sent.ok()) return state_->ForgetSent();
+  Warn("not_sent", sent);
   Drop();
 }
 

@@ -9,12 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "client/elastic/catch_up/catch_up_target.h"
 #include "client/elastic/catch_up/source.h"
 #include "client/elastic/elastic_run.h"
 #include "client/session/session.h"
 #include "client/torch/distributed_data_parallel.h"
 #include "client/torch/elastic/module_catch_up.h"
+#include "schedule/ticket.h"
 
 namespace coxswain::torch {
 
@@ -42,10 +45,14 @@ class MemberCatchUp {
                    Session* session);
   // At the end of a generation that regroups.
   void End(int64_t progress);
-  // At that of any other: newcomers get nothing more.
-  void Drop() { source_.reset(); }
+  // At that of any other, and once anything fails: newcomers get nothing more,
+  // and nothing of the state is read any more.
+  void Drop();
 
  private:
+  // Logs an event of an error.
+  static void Warn(absl::string_view event, const absl::Status& status);
+  void NoteDropped(const schedule::Newcomer& newcomer);
   void Report(std::vector<NewcomerReport> reports, Session* session);
 
   std::unique_ptr<ModuleCatchUp> state_;
@@ -54,6 +61,7 @@ class MemberCatchUp {
   int64_t averages_before_ = 0;  // optimizer steps, when averages were copied
   bool has_averages_ = false;
   std::vector<NewcomerReport> reported_;
+  std::vector<NewcomerReport> dropped_;  // of this generation
 };
 
 }  // namespace coxswain::torch

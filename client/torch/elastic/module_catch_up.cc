@@ -102,6 +102,11 @@ absl::StatusOr<std::unique_ptr<ModuleCatchUp>> ModuleCatchUp::Create(
     }
   }
   made->used_.resize(made->trained_.size());
+  for (const auto& [parameter, number] : made->trained_) {
+    if (KeepsKnownState(*optimizer, parameter)) continue;
+    return absl::UnimplementedError(
+        "what the optimizer keeps of a parameter is of a type of its own");
+  }
   for (const Tensor& parameter : made->parameters_) {
     if (IsDense(parameter)) continue;
     return absl::UnimplementedError(
@@ -262,7 +267,10 @@ absl::Status ModuleCatchUp::MakeState(const std::vector<Form>& forms) {
 }
 
 absl::StatusOr<std::vector<CatchUpTarget::Part>> ModuleCatchUp::State() {
-  return Parts();
+  std::vector<Part> parts;
+  COXSWAIN_RETURN_IF_ERROR(
+      Guarded("reading the state", [&] { parts = Parts(); }));
+  return parts;
 }
 
 absl::StatusOr<std::vector<CatchUpTarget::Part>> ModuleCatchUp::Averages(

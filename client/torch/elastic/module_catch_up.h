@@ -27,20 +27,25 @@ class ModuleCatchUp : public CatchUpTarget {
  public:
   // Fails with UNIMPLEMENTED for an optimizer whose state is not known, and for
   // parameters that are not contiguous: newcomers of such a program copy the
-  // state once the generation has ended.
+  // state once the generation has ended. An optimizer may make states that are
+  // not known later, with its first step: of these DescribeStep and StateToSend
+  // throw c10::Error.
   static absl::StatusOr<std::unique_ptr<ModuleCatchUp>> Create(
       const ::torch::nn::Module& module, ::torch::optim::Optimizer* optimizer);
 
   // ---- of a member, between the exchange and the end of a step ----
 
-  // Returns the averages, as the optimizer is about to read them.
+  // Returns the averages, as the optimizer is about to read them, in memory
+  // that stays until ForgetAverages or the next call.
   std::vector<Span> AveragesToSend();
+  void ForgetAverages() { averages_.clear(); }
   // After the step: returns its description, with that of the state if
   // newcomers begin with it.
   std::string DescribeStep(bool begins) const;
-  // Returns the state, in memory that stays until the next call, whatever
-  // becomes of the tensors.
+  // Returns the state, in memory that stays until ForgetSent or the next call,
+  // whatever becomes of the tensors.
   std::vector<Span> StateToSend();
+  void ForgetSent() { sent_.clear(); }
 
   // ---- CatchUpTarget, of a newcomer ----
 

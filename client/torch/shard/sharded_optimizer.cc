@@ -69,7 +69,8 @@ absl::StatusOr<std::unique_ptr<ShardedOptimizer>> ShardedOptimizer::Create(
   for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     options.groups.emplace_back();
     for (const Tensor& parameter : group.params()) {
-      if (StateOf(optimizer, parameter).steps > 0) {
+      if (!KeepsKnownState(optimizer, parameter) ||
+          StateOf(optimizer, parameter).steps > 0) {
         return absl::InvalidArgumentError(
             "the optimizer has taken steps, whose state would be lost; make a "
             "new one, and load that state by ShardedOptimizer::Load");
