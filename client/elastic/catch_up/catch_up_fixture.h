@@ -2,14 +2,18 @@
 #define COXSWAIN_CLIENT_ELASTIC_CATCH_UP_CATCH_UP_FIXTURE_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/elastic/catch_up/receiver.h"
@@ -76,6 +80,8 @@ class Program : public CatchUpTarget {
         << taken_ << " steps taken of " << taken;
   }
   bool undone() const { return undone_; }
+  // Has each of its steps take so long: a newcomer's.
+  void Hold(absl::Duration time) { hold_ms_ = absl::ToInt64Milliseconds(time); }
 
   absl::Status Begin(absl::string_view rest) override {
     kept_ = values_;
@@ -95,6 +101,9 @@ class Program : public CatchUpTarget {
     double rate = 0;
     EXPECT_TRUE(absl::SimpleAtod(rest.substr(1), &rate));
     if (applied) TakeStep(rate);
+    const absl::Time end =
+        Clock::Real()->Now() + absl::Milliseconds(hold_ms_.load());
+    while (Clock::Real()->Now() < end) std::this_thread::yield();
     MutexLock lock(&mutex_);
     ++taken_;
     changed_.NotifyAll();
@@ -114,6 +123,7 @@ class Program : public CatchUpTarget {
   std::vector<double> averages_;
   std::vector<double> kept_;
   bool undone_ = false;
+  std::atomic<int64_t> hold_ms_{0};
   Mutex mutex_;
   CondVar changed_;
   int taken_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -184,10 +194,10 @@ class CatchUpTest : public ::testing::Test {
     }
     EXPECT_TRUE(done()) << Damage();
   }
-  void ExpectCaughtUp() {
+  void ExpectCaughtUp(absl::Duration timeout = kSoon) {
     Step(/*applied=*/false, /*begins=*/false, /*last=*/true);
     ASSERT_OK_AND_ASSIGN(const std::optional<CaughtUp> caught_up,
-                         receiver_->Finish(kSoon));
+                         receiver_->Finish(timeout));
     ASSERT_TRUE(caught_up.has_value());
     EXPECT_EQ(caught_up->progress, step_);
     EXPECT_EQ(caught_up->trained, 5);

@@ -32,6 +32,17 @@ TEST_F(CatchUpTest, TheOptimizerMayHaveNoStateYet) {
   ExpectCaughtUp();
 }
 
+// Of a large state a step takes longer than members may be silent.
+TEST_F(CatchUpTest, AStepMayTakeLongerThanNothingComes) {
+  constexpr absl::Duration kTimeout = absl::Seconds(1);
+  Listen();
+  Step(/*applied=*/true, /*begins=*/true);
+  TrainUntilSettled();
+  newcomer_.Hold(kTimeout * 1.1);
+  Step();
+  ExpectCaughtUp(kTimeout);
+}
+
 TEST_F(CatchUpTest, AGenerationThatEndsEarlyLeavesNothingBehind) {
   const Program before(5);
   Listen();

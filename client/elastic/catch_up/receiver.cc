@@ -60,12 +60,17 @@ void Receiver::AwaitLastStep(absl::Duration timeout) {
   const absl::Time begun = Clock::Real()->Now();
   MutexLock lock(&mutex_);
   while (taking_ && !done_) {
-    const absl::Time end = std::min(std::max(begun, moved_) + timeout,
-                                    begun + options_.longest_finish);
+    const bool working = working_;
+    const absl::Time longest = begun + options_.longest_finish;
+    const absl::Time end =
+        working ? longest
+                : std::min(std::max(begun, moved_) + timeout, longest);
     const absl::Duration left = end - Clock::Real()->Now();
     if (left <= absl::ZeroDuration()) return;
     changed_.WaitFor(&mutex_, left,
-                     [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return done_; });
+                     [this, working]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                       return done_ || working_ != working;
+                     });
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,9 +53,10 @@ class Receiver {
   uint64_t secret() const { return secret_; }
 
   // Ends it: where the members have sent a state, waits for their last step, as
-  // long as no `timeout` passes in which nothing comes, but at most for
-  // longest_finish. Returns nothing, and the target is as it was, if that has
-  // not come, or not all before it. Fails as CatchUpTarget::Undo does. Once.
+  // long as no `timeout` passes in which neither anything comes nor a step of
+  // the target is under way, but at most for longest_finish. Returns nothing,
+  // and the target is as it was, if that has not come, or not all before it.
+  // Fails as CatchUpTarget::Undo does. Once.
   absl::StatusOr<std::optional<CaughtUp>> Finish(absl::Duration timeout);
 
   // What was damaged, a sentence each. After Finish.
@@ -103,6 +105,8 @@ class Receiver {
   // Reports what has arrived damaged in this step, and asks for the state of
   // the elements.
   absl::Status AskForDamaged();
+  // Has the target do something, however long that takes: Finish waits.
+  absl::Status Work(const std::function<absl::Status()>& work);
   // Takes a piece, which may have arrived damaged.
   absl::StatusOr<bool> TakePiece(size_t rank, const Header& expected,
                                  const PiecesOf& to);
@@ -134,6 +138,7 @@ class Receiver {
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time moved_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  bool working_ ABSL_GUARDED_BY(mutex_) = false;  // the target
   absl::StatusOr<std::optional<CaughtUp>> result_ ABSL_GUARDED_BY(mutex_) =
       std::optional<CaughtUp>();
   std::thread thread_;

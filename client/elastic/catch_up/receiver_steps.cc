@@ -32,10 +32,11 @@ absl::StatusOr<CaughtUp> Receiver::TakeSteps() {
     const bool applied = (step.flags & kApplied) != 0;
     if (first) {
       begun_ = true;
-      COXSWAIN_RETURN_IF_ERROR(target_.Begin(rest));
+      COXSWAIN_RETURN_IF_ERROR(Work([&] { return target_.Begin(rest); }));
     } else {
       if (applied) COXSWAIN_RETURN_IF_ERROR(TakeAverages(step, rest));
-      COXSWAIN_RETURN_IF_ERROR(target_.Step(rest, applied));
+      COXSWAIN_RETURN_IF_ERROR(
+          Work([&] { return target_.Step(rest, applied); }));
     }
     COXSWAIN_RETURN_IF_ERROR(TakeState(first));
     // Of averages, too, once the step has made the state that they damaged.
@@ -55,6 +56,20 @@ absl::StatusOr<CaughtUp> Receiver::TakeSteps() {
     reached.progress = step.progress;
     COXSWAIN_RETURN_IF_ERROR(Answer(0, reached, ""));
   }
+}
+
+absl::Status Receiver::Work(const std::function<absl::Status()>& work) {
+  {
+    MutexLock lock(&mutex_);
+    working_ = true;
+    changed_.NotifyAll();
+  }
+  const absl::Status done = work();
+  MutexLock lock(&mutex_);
+  working_ = false;
+  moved_ = Clock::Real()->Now();
+  changed_.NotifyAll();
+  return done;
 }
 
 absl::StatusOr<Header> Receiver::TakeHeader(size_t rank,
