@@ -853,7 +853,8 @@ typedef cx_code (*cx_parts_fn)(void* data, const void* rest, size_t rest_size,
 // Takes the step, with these averages unless `applied` is 0.
 typedef cx_code (*cx_step_fn)(void* data, const void* rest, size_t rest_size,
                               int32_t applied);
-// Goes back to what was there before `begin`. CX_DATA_LOSS: it could not.
+// Goes back to what was there before `begin`. Any other code than CX_OK: it
+// could not.
 typedef cx_code (*cx_undo_fn)(void* data);
 
 typedef struct cx_newcomer_calls {
@@ -882,12 +883,14 @@ typedef struct cx_caught_up {
   int64_t progress;
   const char* damage;  // a line for each piece that has arrived damaged
 } cx_caught_up;
-// Ends it, after cx_join has returned, also with an error, and however that has
-// ended: `newcomer` is not open any more. Where members have sent a state,
+// Ends it, after cx_join has returned, also with an error. Whatever this
+// returns, `newcomer` is not open any more. Where members have sent a state,
 // waits for their last step as long as no `timeout_ms` passes in which nothing
-// comes, 30 s at most. Unless it has caught up, the program's state is what it
-// was; a program that has must compare it with a member's, and go back by
-// itself if it differs. CX_DATA_LOSS: `undo` has failed.
+// comes, 30 s at most; a call that is cancelled does not. Unless it has caught
+// up, the program's state is what it was; a program that has must compare it
+// with a member's, and go back by itself if it differs. CX_DATA_LOSS: `undo`
+// has failed. After any other error, also of its arguments or because it was
+// cancelled, it may have caught up, and the program goes back by itself, too.
 CX_API cx_code cx_newcomer_finish(cx_newcomer newcomer, int64_t timeout_ms,
                                   cx_caught_up* caught_up, cx_call* call);
 

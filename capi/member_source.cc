@@ -84,7 +84,7 @@ void MemberSource::NoteNewcomers(
   if (newcomers.empty()) return;
   MutexLock lock(&mutex_);
   if (source_ != nullptr) {
-    named_ = newcomers;
+    named_.insert(named_.end(), newcomers.begin(), newcomers.end());
     return;
   }
   std::vector<NewcomerReport> reports;

@@ -117,7 +117,10 @@ absl::Status ProgramTarget::Step(absl::string_view rest, bool applied) {
 }
 
 absl::Status ProgramTarget::Undo() {
-  return CallHook("undo", [&]() { return calls_.undo(calls_.data); });
+  const absl::Status undone =
+      CallHook("undo", [&]() { return calls_.undo(calls_.data); });
+  // Whatever its code: this worker holds half of a state.
+  return undone.ok() ? undone : absl::DataLossError(undone.message());
 }
 
 Table<Newcomer>& Newcomers() {
@@ -149,11 +152,13 @@ cx_code cx_newcomer_listen(const cx_join_options* options,
 cx_code cx_newcomer_finish(cx_newcomer newcomer, int64_t timeout_ms,
                            cx_caught_up* caught_up, cx_call* call) {
   return capi::Guarded(call, [&]() -> capi::Answer {
+    // First, so that whatever is wrong with the other arguments, no function of
+    // the program runs once this has returned.
+    COXSWAIN_ASSIGN_OR_RETURN(const auto taken,
+                              capi::Newcomers().Take(newcomer));
     COXSWAIN_ASSIGN_OR_RETURN(const auto result, capi::Result<cx_caught_up>::Of(
                                                      caught_up, "caught_up"));
     COXSWAIN_RETURN_IF_ERROR(capi::CheckTimeout(timeout_ms));
-    COXSWAIN_ASSIGN_OR_RETURN(const auto taken,
-                              capi::Newcomers().Take(newcomer));
     const auto finished = std::make_shared<capi::Finished>();
     capi::Work work;
     work.run = [taken, finished, timeout_ms]() -> absl::Status {
@@ -167,8 +172,11 @@ cx_code cx_newcomer_finish(cx_newcomer newcomer, int64_t timeout_ms,
       capi::FillCaughtUp(*finished, result);
       return absl::OkStatus();
     };
-    // It calls functions of the program.
-    work.cancel = [](const absl::Status&) { return true; };
+    // It calls functions of the program until it has ended.
+    work.cancel = [taken](const absl::Status&) {
+      taken->receiver->Cancel();
+      return true;
+    };
     return capi::Do(call, std::move(work));
   });
 }

@@ -169,6 +169,13 @@ TEST(CapiNewcomerTest, ThatNoMemberSendsToTakesNothing) {
   EXPECT_EQ(called, 0);
   ExpectInvalid(lib.cx_newcomer_finish(newcomer, 0, &caught_up, nullptr),
                 "is not open");
+  options.newcomer = 0;
+  ASSERT_EQ(lib.cx_newcomer_listen(&options, &calls, &newcomer), CX_OK)
+      << Message();
+  ExpectInvalid(lib.cx_newcomer_finish(newcomer, 0, nullptr, nullptr),
+                "caught_up is NULL");
+  ExpectInvalid(lib.cx_newcomer_finish(newcomer, 0, &caught_up, nullptr),
+                "is not open");
   EXPECT_EQ(lib.cx_close(session), CX_OK);
 }
 

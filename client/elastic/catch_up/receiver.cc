@@ -74,12 +74,16 @@ void Receiver::AwaitLastStep(absl::Duration timeout) {
   }
 }
 
-void Receiver::End() {
+void Receiver::Cancel() {
   {
     MutexLock lock(&mutex_);
     ending_ = true;
   }
   wake_.Raise();
+}
+
+void Receiver::End() {
+  Cancel();
   if (thread_.joinable()) thread_.join();
 }
 

@@ -58,6 +58,8 @@ class Receiver {
   // and the target is as it was, if that has not come, or not all before it.
   // Fails as CatchUpTarget::Undo does. Once.
   absl::StatusOr<std::optional<CaughtUp>> Finish(absl::Duration timeout);
+  // Has Finish wait for nothing more. On any thread.
+  void Cancel();
 
   // What was damaged, a sentence each. After Finish.
   const std::vector<std::string>& damage() const { return damage_; }
