@@ -6,6 +6,7 @@ fields are the same here.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import math
@@ -591,6 +592,14 @@ def library() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     return loaded
+
+
+@functools.lru_cache(maxsize=None)
+def end_calls_at_exit() -> None:
+    """Has the library call no function of Python's once the interpreter ends:
+    its threads would enter one that is gone. For what gives it functions, before
+    the session begins, which is left before that. Once in a process."""
+    atexit.register(library().cx_hooks_end)
 
 
 def check(code: int, generation: Optional[int] = None) -> None:

@@ -182,6 +182,7 @@ class Newcomer:
     def listen(self, options: _library.JoinOptions) -> int:
         """Returns what Session.join joins with; 0: this worker takes no state
         while it waits."""
+        _library.end_calls_at_exit()
         handle = ctypes.c_uint64()
         try:
             _library.check(
@@ -201,17 +202,22 @@ class Newcomer:
     ) -> Tuple[Optional[CaughtUp], Tuple[str, ...]]:
         """Returns what it has taken, unless it is nothing, and which pieces were
         damaged. Raises Error with the code DATA_LOSS if it could not go back to
-        what it had."""
+        what it had; has gone back after any other exception."""
         handle, self._handle = self._handle, 0
         if not handle:
             return None, ()
         found = _library.make(_library.CaughtUp)
-        _library.call(
-            "cx_newcomer_finish",
-            handle,
-            _library.milliseconds(timeout),
-            ctypes.byref(found),
-        )
+        try:
+            _library.call(
+                "cx_newcomer_finish",
+                handle,
+                _library.milliseconds(timeout),
+                ctypes.byref(found),
+            )
+        except BaseException:
+            # It may have caught up, if a signal has ended the call.
+            self._undo()
+            raise
         damage = tuple(_library.decode(found.damage).splitlines())
         if not found.caught_up:
             return None, damage

@@ -104,7 +104,14 @@ class Generations:
         try:
             return self._until_the_end(join)
         finally:
-            _group.finish()
+            try:
+                # Of a newcomer that never was a member with a state.
+                caught_up = self.standing.caught_up
+                self.standing.caught_up = None
+                if caught_up is not None:
+                    caught_up.undo()
+            finally:
+                _group.finish()
 
     def _until_the_end(self, join: Callable[[], Session]) -> Ending:
         global _has_joined

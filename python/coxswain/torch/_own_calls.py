@@ -6,7 +6,6 @@ for each call. No exception leaves a call: it becomes the error of the exchange.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import hashlib
@@ -176,9 +175,7 @@ def _register(given: _Registered) -> None:
     _library.check(
         _library.library().cx_hook_register(ctypes.byref(struct))
     )
-    if not _registered:
-        # Before the interpreter goes, and after the session was left.
-        atexit.register(_library.library().cx_hooks_end)
+    _library.end_calls_at_exit()
     _registered[number] = given
     own_hooks.add(given.name)
 
