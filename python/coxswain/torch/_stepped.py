@@ -61,9 +61,20 @@ def refusal(
             return "the optimizer is fused"
         if any(id(one) not in places for one in group["params"]):
             return "the optimizer has a parameter that the model has not"
+        if len({id(one) for one in group["params"]}) < len(group["params"]):
+            return "the optimizer has a parameter twice"
+        for name, one in group.items():
+            if name not in _NO_OPTIONS and _has_tensor(one):
+                return "the optimizer's option %r is a tensor" % (name,)
     if not all(_is_dense(one) for one in model.parameters()):
         return "a parameter is not contiguous in the CPU's memory"
     return ""
+
+
+def _has_tensor(option: Any) -> bool:
+    if isinstance(option, (list, tuple)):  # such as betas
+        return any(_has_tensor(one) for one in option)
+    return isinstance(option, torch.Tensor)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
