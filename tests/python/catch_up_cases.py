@@ -8,12 +8,13 @@ import threading
 import types
 import unittest
 import unittest.mock
+import warnings
 
 import torch
 
 from coxswain import _library
 from coxswain.errors import Code, Error, InvalidArgument, PeerLost
-from coxswain.torch import _catch_up, _recovery, _stepped
+from coxswain.torch import _catch_up, _generations, _recovery, _stepped
 from coxswain.torch._copies import bytes_of
 from coxswain.torch._elastic_state import State
 
@@ -164,6 +165,12 @@ class SteppedTest(unittest.TestCase):
         other = torch.nn.Linear(2, 2)
         turned = torch.nn.Linear(2, 2)
         turned.weight = torch.nn.Parameter(torch.zeros(2, 3).t())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of the next one
+            twice = torch.optim.SGD([model.weight, model.weight], lr=0.1)
+        rate = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1))
+        betas = torch.optim.Adam(model.parameters())
+        betas.param_groups[0]["betas"] = (torch.tensor(0.9), 0.999)
         for part, given in (
             ("LBFGS", (model, torch.optim.LBFGS(model.parameters()), {})),
             ("Own", (model, Own(model.parameters(), lr=0.1), {})),
@@ -172,6 +179,9 @@ class SteppedTest(unittest.TestCase):
             ("not contiguous", (
                 turned, torch.optim.SGD(turned.parameters(), lr=0.1), {}
             )),
+            ("a parameter twice", (model, twice, {})),
+            ("'lr' is a tensor", (model, rate, {})),
+            ("'betas' is a tensor", (model, betas, {})),
             ("fused", (
                 model, torch.optim.SGD(model.parameters(), lr=1, fused=True), {}
             )),
@@ -251,6 +261,64 @@ class NewcomerTest(unittest.TestCase):
             ):
                 code = self.calls.state(None, None, 0, None, None)
             self.assertEqual(code, Code.INTERNAL)
+
+    def test_a_finish_that_is_interrupted_goes_back(self):
+        before = self.program.bits()
+        member = Program(1, OPTIMIZERS["adamw"])
+        begin(self.program, member)
+        self.assertNotEqual(self.program.bits(), before)
+        self.newcomer._handle = 1
+        session = unittest.mock.MagicMock()
+        standing = _recovery.Standing()
+        with unittest.mock.patch.object(
+            _library, "call", side_effect=KeyboardInterrupt
+        ), self.assertRaises(KeyboardInterrupt):
+            self.newcomer.joined(lambda: session, standing)
+        self.assertEqual(self.program.bits(), before)
+        self.assertIsNone(standing.caught_up)
+        session.__exit__.assert_called_once()
+
+    def test_the_interpreter_ends_its_calls_once(self):
+        library = unittest.mock.Mock()
+        library.cx_newcomer_listen.return_value = 0
+        at_exit = _library.end_calls_at_exit
+        at_exit.cache_clear()
+        self.addCleanup(at_exit.cache_clear)
+        options = _library.make(_library.JoinOptions)
+        with unittest.mock.patch.object(
+            _library, "library", lambda: library
+        ), unittest.mock.patch.object(
+            _library.atexit, "register"
+        ) as registered:
+            for _ in range(2):
+                _catch_up.Newcomer(self.program.stepped).listen(options)
+        registered.assert_called_once_with(library.cx_hooks_end)
+
+
+class GenerationsTest(unittest.TestCase):
+    def test_what_never_became_a_members_is_undone(self):
+        generations = _generations.Generations(
+            unittest.mock.Mock(), types.SimpleNamespace(requested=False),
+            unittest.mock.Mock(), on_cpu=True, backend=None, timeout=1,
+        )
+        undo, forget = unittest.mock.Mock(), unittest.mock.Mock()
+
+        def join():
+            generations.standing.caught_up = _recovery.CaughtUp(
+                lineage=7, trained=2, step=3, undo=undo, forget=forget
+            )
+            return unittest.mock.Mock()
+
+        with unittest.mock.patch.object(
+            _generations, "_has_joined", False
+        ), unittest.mock.patch.object(
+            _generations._session, "begin_generation",
+            side_effect=KeyboardInterrupt,
+        ), self.assertRaises(KeyboardInterrupt):
+            generations.run(join)
+        undo.assert_called_once_with()
+        forget.assert_not_called()
+        self.assertIsNone(generations.standing.caught_up)
 
 
 def facts(**given):

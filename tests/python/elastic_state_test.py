@@ -23,7 +23,7 @@ class ElasticStateTest(unittest.TestCase):
         cases = os.path.join(SCENES, "catch_up_cases.py")
         with Program(python(cases), environment()) as program:
             self.assertEqual(program.end(), 0, program.output)
-            self.assertIn("Ran 18 tests", program.output)
+            self.assertIn("Ran 21 tests", program.output)
 
     def test_scenes(self):
         names = (
