@@ -147,9 +147,13 @@ void Attachment::ShowLife() {
   }
   const absl::Time deadline =
       member_->policy().clock->Now() + options_.show_life_for;
-  // The coordinator counts its silence from the end on.
-  while (callbacks_.silence_counts() && PauseUnless([]() { return false; }) &&
-         MayAsk(deadline) && AskToAttach()) {
+  // The coordinator counts its silence from the end on. That is the same moment
+  // for all survivors, which are not to ask in step.
+  absl::Duration more = member_->policy().Jitter(options_.heartbeat_interval);
+  while (callbacks_.silence_counts() &&
+         PauseUnless([]() { return false; }, more) && MayAsk(deadline) &&
+         AskToAttach()) {
+    more = absl::ZeroDuration();
   }
 }
 
@@ -201,9 +205,10 @@ bool Attachment::AskToAttach() {
          !RunsALaterOne(refusal, member_->fence().generation());
 }
 
-bool Attachment::PauseUnless(const std::function<bool()>& condition) {
+bool Attachment::PauseUnless(const std::function<bool()>& condition,
+                             absl::Duration more) {
   MutexLock lock(&mutex_);
-  changed_.WaitFor(&mutex_, options_.heartbeat_interval,
+  changed_.WaitFor(&mutex_, options_.heartbeat_interval + more,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                      return SilentLocked() || condition();
                    });

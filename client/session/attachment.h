@@ -142,9 +142,10 @@ class Attachment {
   // Returns whether there is time left to ask, until `deadline`. Logs what to
   // do about a program that has not noticed the end by then.
   bool MayAsk(absl::Time deadline);
-  // Waits for it, or for the time of a heartbeat. Returns false if this is no
-  // longer waited for.
-  bool PauseUnless(const std::function<bool()>& condition);
+  // Waits for it, or for the time of a heartbeat and so much more. Returns
+  // false if this is no longer waited for.
+  bool PauseUnless(const std::function<bool()>& condition,
+                   absl::Duration more = absl::ZeroDuration());
 
   const std::shared_ptr<MemberContext> member_;
   const Options options_;

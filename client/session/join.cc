@@ -405,7 +405,8 @@ RetryPolicy RetriesOf(const SessionOptions& options) {
 
 RetryPolicy RetriesOfMember(const SessionOptions& options, int world_size) {
   RetryPolicy policy = RetriesOf(options);
-  policy.cap = std::min(policy.cap, policy.base + ReattachSpread(world_size));
+  policy.cap =
+      std::min(policy.cap, 2 * policy.base + ReattachSpread(world_size));
   return policy;
 }
 
@@ -414,7 +415,8 @@ absl::Duration ReattachSpread(int world_size) {
 }
 
 absl::Duration FallbackAfter(const SessionOptions& options, int world_size) {
-  return options.fallback_after + ReattachSpread(world_size);
+  // And a quarter more: in a large job the last of them come late.
+  return options.fallback_after + ReattachSpread(world_size) * 5 / 4;
 }
 
 absl::StatusOr<v1::JoinResponse> JoinJob(const SessionOptions& options,

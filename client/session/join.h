@@ -37,7 +37,7 @@ PreviousGeneration PreviousOf(const v1::JoinResponse& joined);
 RetryPolicy RetriesOf(const SessionOptions& options);
 // Returns how a member of a generation does that where training stands still
 // meanwhile: its pauses grow as far only as so many members need for not
-// coming all at once.
+// coming all at once, and vary in a job of few members, too.
 RetryPolicy RetriesOfMember(const SessionOptions& options, int world_size);
 
 // Returns the time over which the workers of a job that have lost one

@@ -216,6 +216,11 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Rejoin() {
   } else if (unbegun != nullptr) {
     core_->KeepUnbegun(std::move(unbegun));
   }
+  const auto& cancel = core_->request.options.cancel;
+  if (!joined.ok() && cancel != nullptr && !cancel->status().ok()) {
+    // The others need not wait for a worker that has given up.
+    core_->ShowLifeNoLonger();
+  }
   return joined;
 }
 

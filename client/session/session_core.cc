@@ -390,21 +390,25 @@ void Session::Core::OnAbort(AbortCallback callback) {
 
 absl::Status Session::Core::Leave(const Departure& departure) {
   bool over = false;
+  std::unique_ptr<Core> unbegun;  // its end waits for a thread
   {
     MutexLock lock(&mutex_);
     // Who has left for the next generation may still leave for good.
     if (left_ && (departure.rejoin || left_for_good_)) return absl::OkStatus();
     left_ = true;
     left_for_good_ = !departure.rejoin;
+    if (left_for_good_) unbegun = std::move(unbegun_);
     on_abort_.clear();
     over = !status_.ok();
   }
   absl::Status left;
   // One that rejoins is waited for until its Join is answered.
   if (over) attachment_->Leaving(departure.rejoin);
-  if (!departure.rejoin) KeepUnbegun(nullptr);
   if (!over) {
     left = LeaveRunning(departure);
+  } else if (unbegun != nullptr) {
+    // The coordinator knows this worker as a member of that generation.
+    unbegun->Leave(departure).IgnoreError();
   } else if (!departure.rejoin) {
     LeaveEnded(departure);
   }
@@ -421,7 +425,15 @@ void Session::Core::NoteJoinedNext() {
   KeepUnbegun(nullptr);
 }
 
+void Session::Core::ShowLifeNoLonger() {
+  attachment_->Leaving();
+  MutexLock lock(&mutex_);
+  if (unbegun_ != nullptr) unbegun_->attachment_->Leaving();
+}
+
 void Session::Core::KeepUnbegun(std::unique_ptr<Core> unbegun) {
+  // No program has seen it: its end is not one to be noticed.
+  if (unbegun != nullptr) unbegun->attachment_->Leaving(/*rejoins=*/true);
   {
     MutexLock lock(&mutex_);
     // Who has left for good is not waited for.

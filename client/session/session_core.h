@@ -89,8 +89,13 @@ class Session::Core {
   // Notes that this worker is a member of the next generation: no Leave is
   // needed, nor a sign that it lives.
   void NoteJoinedNext();
-  // Keeps what Join has returned in place of the one before; null: neither.
+  // Keeps what Join has returned, of a worker on its way to the generation
+  // after that, in place of the one before; null: neither. Leave is then from
+  // the generation of what is kept.
   void KeepUnbegun(std::unique_ptr<Core> unbegun);
+  // Shows the coordinator no longer that this worker lives: it does not join
+  // the next generation, but may have yet to leave.
+  void ShowLifeNoLonger();
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
   void ReportErrorNorm(double norm, int64_t step);

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/cancel_signal.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_matchers.h"
@@ -155,6 +156,7 @@ class EventLine : public LogSink {
     if (line.event == event_) text_.Put(FormatLogLine(LogFormat::kText, line));
   }
   std::string Take() { return text_.Take(); }
+  bool Holds() { return text_.Holds(); }
 
  private:
   const std::string event_;
@@ -206,6 +208,42 @@ TEST_F(SessionLifeTest, OneWhoseGenerationEndsAtOnceShowsThatItLives) {
   EXPECT_FALSE(session->Rejoin().ok());
   AwaitAsking();
   RejoinLate(*session);
+}
+
+TEST_F(SessionLifeTest, OneWhoseJoinWaitsIsNotReportedForThatGeneration) {
+  EventLine line("end_not_noticed");
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Abort();
+  AwaitEnd(*session);
+  asking_ = 6;
+  joined_.set_generation(6);
+  EXPECT_FALSE(session->Rejoin().ok());
+  AwaitAsking();
+  clock_.Advance(absl::Minutes(10));
+  bool over = false;
+  for (int tries = 0; tries < 50 && !over; ++tries) {
+    over = StreamsMeanwhile() == 0;
+  }
+  EXPECT_TRUE(over);
+  EXPECT_FALSE(line.Holds()) << line.Take();
+}
+
+TEST_F(SessionLifeTest, OneThatGivesUpItsJoinShowsNoMoreThatItLives) {
+  options_.cancel = std::make_shared<CancelSignal>();
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Abort();
+  AwaitEnd(*session);
+  AnswerJoin([this](const v1::JoinRequest&) {
+    AwaitAsking();
+    options_.cancel->Raise(absl::CancelledError("it drains"));
+    return absl::UnavailableError("connection reset");
+  });
+  EXPECT_THAT(session->Rejoin(), StatusIs(absl::StatusCode::kCancelled,
+                                          HasSubstr("it drains")));
+  options_.cancel = nullptr;
+  AnswerJoin([](const v1::JoinRequest&) { return absl::OkStatus(); });
+  // One may have been on its way.
+  EXPECT_LE(StreamsMeanwhile(), 1u);
 }
 
 TEST_F(SessionLifeTest, WhereALaterGenerationRunsItAsksNoMore) {

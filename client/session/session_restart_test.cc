@@ -397,6 +397,23 @@ TEST_F(SessionRestartTest, AGenerationThatEndedBeforeItBeganLosesNoMember) {
   EXPECT_OK(next->Leave("done"));
 }
 
+TEST_F(SessionRestartTest, WhoDoesNotComeBackFromSuchAGenerationLeavesIt) {
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  fake_->AttachmentNumber(0)->Event(AbortEvent());
+  NextOf(*session, Kind::kGenerationEnded);
+  joined_.set_generation(8);
+  fake_->OnAttach(
+      [](FakeAttachment& stream) { stream.End(Stale("generation", 0)); });
+  EXPECT_FALSE(session->Rejoin().ok());
+  EXPECT_OK(session->Leave("it drains"));
+  // The coordinator knows it as a member of the former one no more.
+  const v1::LeaveRequest leave = leave_.Take();
+  EXPECT_EQ(leave.fence().generation(), 8);
+  EXPECT_EQ(leave.reason(), "it drains");
+  EXPECT_FALSE(leave.rejoin());
+  EXPECT_FALSE(leave.failed());
+}
+
 TEST_F(SessionRestartTest, ANewcomerToSuchAGenerationIsNotWaitedFor) {
   fake_->OnAttach(
       [](FakeAttachment& stream) { stream.End(Stale("generation", 0)); });
