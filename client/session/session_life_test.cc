@@ -238,8 +238,8 @@ TEST_F(SessionLifeTest, OneThatGivesUpItsJoinShowsNoMoreThatItLives) {
     options_.cancel->Raise(absl::CancelledError("it drains"));
     return absl::UnavailableError("connection reset");
   });
-  EXPECT_THAT(session->Rejoin(), StatusIs(absl::StatusCode::kCancelled,
-                                          HasSubstr("it drains")));
+  EXPECT_THAT(session->Rejoin(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("it drains")));
   options_.cancel = nullptr;
   AnswerJoin([](const v1::JoinRequest&) { return absl::OkStatus(); });
   // One may have been on its way.

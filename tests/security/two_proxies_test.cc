@@ -1,6 +1,11 @@
 // Two coordinators on one etcd, each behind a haproxy of its own, and workers
 // whose gradients travel over the sockets of `tcp`.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <csignal>
+#include <cstdint>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -8,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/security/haproxy.h"
@@ -26,6 +32,24 @@ constexpr int64_t kSteps = 300;
 // Where workers wait for the end of the takeover.
 constexpr int64_t kWaitAt = 100;
 constexpr int64_t kReportEvery = 20;
+// Five times what a proxy takes of one address in 10 s.
+constexpr int kKnocks = 1000;
+
+// Returns whether a connection to a port of the loopback is closed there at
+// once; false: it was not made.
+bool IsTurnedAway(int port) {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address),
+              sizeof(address)) != 0) {
+    return false;
+  }
+  char byte;
+  return recv(fd.get(), &byte, 1, 0) <= 0;
+}
 
 class TwoProxiesTest : public testing::Test {
  protected:
@@ -104,6 +128,25 @@ TEST_F(TwoProxiesTest, WorkersGoOnWhereTheOtherTakesOver) {
   EXPECT_THAT(second_.coordinator->err(), HasSubstr("generation_resumed"));
   EXPECT_THAT(LinesWith(second_.coordinator->err(), "generation_began"),
               IsEmpty());
+}
+
+// Workers try both addresses, several times a second for each process, until
+// one of them has a coordinator.
+TEST_F(TwoProxiesTest, WhoKnockedWhereNoneWasIsTakenOnceOneIsThere) {
+  ASSERT_OK(second_.proxy->WaitForStderr("is DOWN", kTimeout));
+  int turned_away = 0;
+  for (int i = 0; i < kKnocks; ++i) turned_away += IsTurnedAway(second_.port);
+  EXPECT_EQ(turned_away, kKnocks);
+  first_.coordinator->Signal(SIGKILL);
+  ASSERT_OK(second_.coordinator->WaitForStdout("listening on", kTimeout));
+  ASSERT_OK(second_.proxy->WaitForStderr("is UP", kTimeout));
+  const Ended ended =
+      RunToEnd({kCoxswain, "status", "--job", "rows", "--coordinator",
+                absl::StrCat("127.0.0.1:", second_.port), "--tls-ca",
+                folder_.path("certs/ca.crt"), "--tls-cert",
+                folder_.path("certs/job-rows.crt"), "--tls-key",
+                folder_.path("certs/job-rows.key")});
+  EXPECT_THAT(ended.err, HasSubstr("no job 'rows' is known"));
 }
 
 }  // namespace
