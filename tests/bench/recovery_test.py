@@ -717,6 +717,81 @@ class TraceTest(unittest.TestCase):
         self.assertGreater(taken.pop("with_s"), 0)
         self.assertEqual(taken, {"failures": 0, "notes": ["seen", "seen"]})
 
+    def test_a_signal_ends_both_at_once(self):
+        begun = threading.Barrier(3)
+        made, exhausted, closed = [], [], []
+
+        class Job:
+            unexpected = []
+            polls = 0
+
+            def __init__(self):
+                self.commits = [Commit(0, 1, 4, 1)]
+                made.append(self)
+
+            def start(self):
+                pass
+
+            # The first one to be made trains, the other one never does.
+            def until_all_train(self, limit_s):
+                while self is not made[0]:
+                    self.poll()
+                return 0
+
+            def logs(self):
+                return [self]
+
+            def poll(self):
+                if self.polls == 0:
+                    begun.wait(timeout=60)
+                self.polls += 1
+                if self.polls == 10**6:
+                    exhausted.append(self)
+                    raise AssertionError("it goes on")
+
+            def close(self):
+                closed.append(self)
+
+        def interrupt(*_, **__):
+            begun.wait(timeout=60)
+            raise KeyboardInterrupt
+
+        with mock.patch("concurrent.futures.wait", interrupt):
+            with self.assertRaises(KeyboardInterrupt):
+                trace.run_both(Job, 10**6, seed=1)
+        self.assertCountEqual(closed, made)
+        self.assertEqual(len(made), 2)
+        self.assertEqual(exhausted, [])
+
+    def test_an_error_of_one_ends_the_other(self):
+        made, closed = [], []
+
+        class Job:
+            unexpected = []
+            polls = 0
+
+            def __init__(self):
+                made.append(self)
+
+            def start(self):
+                if self is made[0]:
+                    raise ValueError("no such program")
+
+            def until_all_train(self, limit_s):
+                while self.polls < 10**6:
+                    self.poll()
+                raise AssertionError("it goes on")
+
+            def poll(self):
+                self.polls += 1
+
+            def close(self):
+                closed.append(self)
+
+        with self.assertRaisesRegex(ValueError, "no such program"):
+            trace.run_both(Job, 3, seed=1)
+        self.assertCountEqual(closed, made)
+
 
 if __name__ == "__main__":
     unittest.main()

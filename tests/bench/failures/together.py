@@ -12,6 +12,19 @@ class Stopped(Exception):
     """Where no more is to be measured."""
 
 
+def stoppable(job, stopping):
+    """Returns a job of which each poll raises Stopped once an event is set."""
+    poll = job.poll
+
+    def poll_or_stop(*arguments):
+        if stopping.is_set():
+            raise Stopped()
+        poll(*arguments)
+
+    job.poll = poll_or_stop
+    return job
+
+
 class Together:
     """run_series of kinds.py, with a thread for each of several jobs."""
 
@@ -78,13 +91,4 @@ class Together:
         return True
 
     def _make_stoppable(self):
-        job = self._jobs.make_job()
-        poll = job.poll
-
-        def poll_or_stop(*arguments):
-            if self._stopping.is_set():
-                raise Stopped()
-            poll(*arguments)
-
-        job.poll = poll_or_stop
-        return job
+        return stoppable(self._jobs.make_job(), self._stopping)

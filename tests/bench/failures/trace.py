@@ -3,7 +3,10 @@
 import concurrent.futures
 import random
 import signal
+import threading
 import time
+
+from failures.together import stoppable
 
 # A clock that goes 100 times as fast: a step of 10 simulated seconds takes
 # 0.1 s.
@@ -27,22 +30,36 @@ def schedule(rng, seconds):
 
 def run_both(make_job, steps, seed):
     """Runs a job with failures and one without, side by side: what they have in
-    common, such as a slow disk, both have. Returns what is written of them."""
+    common, such as a slow disk, both have. Returns what is written of them. An
+    error or a signal ends both at once."""
     # As long as the same without failures takes, at the least.
     times = schedule(random.Random(seed), steps * STEP_MS / 1e3)
+    stopping = threading.Event()
 
     def run_one(when):
-        job = make_job()
+        job = stoppable(make_job(), stopping)
         try:
             return run(job, steps, when, random.Random(seed)), job.unexpected
         finally:
             job.close()
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        without = pool.submit(run_one, [])
-        struck = pool.submit(run_one, times)
-        (without_s, _), notes = without.result()
-        (with_s, killed), more = struck.result()
+        try:
+            without = pool.submit(run_one, [])
+            struck = pool.submit(run_one, times)
+            concurrent.futures.wait(
+                [without, struck],
+                return_when=concurrent.futures.FIRST_EXCEPTION,
+            )
+            for one in (without, struck):
+                if one.done():
+                    one.result()
+            (without_s, _), notes = without.result()
+            (with_s, killed), more = struck.result()
+        except BaseException:
+            # The threads are waited for, which close their jobs.
+            stopping.set()
+            raise
     return {
         "without_s": without_s, "with_s": with_s, "failures": killed,
         "notes": notes + more,
