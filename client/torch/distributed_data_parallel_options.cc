@@ -137,6 +137,7 @@ absl::Status FollowMesh(Session& session,
   // Those of an earlier generation have ended with it.
   if (Same(hybrid, options->session_groups)) hybrid = HybridGroups();
   options->session_groups = HybridGroups();
+  options->held_groups.clear();
   if (options->zero == 0) {
     if (shards > 1 && session.rank() == 0) {
       LogWarning("mesh_shards_nothing",
@@ -150,7 +151,6 @@ absl::Status FollowMesh(Session& session,
   }
   if (shards == 1 || mesh.extent("dp") == 1) return absl::OkStatus();
   COXSWAIN_ASSIGN_OR_RETURN(const MeshGroups groups, session.GroupsOf(mesh));
-  // The session keeps them.
   const HybridGroups of_mesh = {&groups.shard->communicator(),
                                 &groups.dp->communicator()};
   if (!Same(hybrid, HybridGroups()) && !Same(hybrid, of_mesh)) {
@@ -161,6 +161,7 @@ absl::Status FollowMesh(Session& session,
         "leave shard out of the mesh"));
   }
   hybrid = options->session_groups = of_mesh;
+  options->held_groups = {groups.shard, groups.dp};
   return absl::OkStatus();
 }
 

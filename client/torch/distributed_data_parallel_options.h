@@ -24,6 +24,7 @@
 
 namespace coxswain {
 
+class ProcessGroup;
 class Session;
 
 }  // namespace coxswain
@@ -42,6 +43,9 @@ struct DistributedDataParallelOptions {
   // What FollowSession has set reducer.hybrid to, and replaces with the next
   // session: other groups are the program's own.
   HybridGroups session_groups;
+  // Those, which may outlive their session here: else groups that the program
+  // makes later may have their addresses.
+  std::vector<std::shared_ptr<const ProcessGroup>> held_groups;
 
   // The schedule that the program asks for. DescribeJob puts it into the
   // manifest. reducer.uneven_inputs asks for uneven_data=wait_for_all. A
@@ -183,7 +187,7 @@ JobManifest DescribeJob(std::vector<ParameterSpec> parameters,
 // options->runs_pipeline.
 //
 // Options may be used again with the session of the next generation: what they
-// have of this one, options->session_groups among it, is replaced.
+// have of this one, session_groups and held_groups among it, is replaced.
 absl::Status FollowSession(Session& session,
                            DistributedDataParallelOptions* options);
 

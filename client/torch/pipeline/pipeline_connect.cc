@@ -136,12 +136,22 @@ absl::Status Pipeline::MakeContext() {
 // Join has compared manifests, which need not be of this model and options.
 absl::Status Pipeline::CompareModels() {
   std::vector<std::string> lines = {
-      absl::StrCat("stages: ", cut_->ToString()),
-      absl::StrCat("ties: ", TiesOf(model_)), absl::StrCat("schedule: ", spec_),
+      absl::StrCat("schedule: ", spec_),
       absl::StrCat("sequence: ", options_.sequence ? "true" : "false")};
   // What ranks along tp have whole begins with it, and what they drop.
   if (groups_.tp->size() > 1) {
     lines.push_back(absl::StrCat("seed: ", model_.seed.value_or(0)));
+  }
+  // One line for each: long ones are cut in messages, perhaps before the
+  // difference.
+  for (int stage = 0; stage < cut_->stages(); ++stage) {
+    lines.push_back(absl::StrCat("stage ", stage, ": layers ",
+                                 cut_->begin(stage), "-",
+                                 cut_->end(stage) - 1));
+  }
+  for (size_t i = 0; i < model_.ties.size(); ++i) {
+    const Tie& tie = model_.ties[i];
+    lines.push_back(absl::StrCat("tie ", i, ": ", tie.first, "=", tie.second));
   }
   const auto compare = [this](const ProcessGroup& group, std::string what,
                               const std::vector<std::string>& own) {
