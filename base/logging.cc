@@ -85,8 +85,8 @@ std::string Quoted(absl::string_view value) {
   return text + '"';
 }
 
-// Looked up once: that takes a lock, which a fork would inherit held where
-// another thread logs.
+// Looked up once, at load: that takes a lock, which a fork would inherit held
+// where another thread logs.
 absl::TimeZone LocalZone() {
   static const absl::TimeZone zone = absl::LocalTimeZone();
   return zone;
@@ -162,6 +162,12 @@ struct ProcessLog {
   std::set<std::string> once ABSL_GUARDED_BY(once_mutex);
 };
 
+// Whether this process or one that it was forked from has ever had a sink.
+std::atomic<bool>& SinkWasAdded() {
+  static std::atomic<bool> added{false};
+  return added;
+}
+
 // Never destroyed: threads may log while the process ends.
 ProcessLog& OwnLog() {
   static std::atomic<ProcessLog*> own{nullptr};
@@ -209,16 +215,27 @@ LogWriter& Stderr() {
   return *writer;
 }
 
+// At load, when there is one thread: in a fork, what another one had only begun
+// to make would be waited for without end.
+[[maybe_unused]] const bool kMadeAtLoad = [] {
+  (void)LocalZone();
+  (void)Stderr();
+  return true;
+}();
+
 void Log(Level level, absl::string_view event, LogFields fields) {
   const bool printed = level >= LeastLevel();
-  ProcessLog& own = OwnLog();
-  const bool to_sinks = level >= kInfo && own.any_sinks;
+  // First what costs no system call: most programs have no sink.
+  const bool may_have_sinks = level >= kInfo && SinkWasAdded();
+  if (!printed && !may_have_sinks) return;
+  ProcessLog* const own = may_have_sinks ? &OwnLog() : nullptr;
+  const bool to_sinks = own != nullptr && own->any_sinks;
   if (!printed && !to_sinks) return;
   const LogLine line{absl::Now(), kLevels[level], event, fields};
   if (printed) {
     Stderr().Write(FormatLogLine(Format(), line) + "\n");
   }
-  if (to_sinks) NotifySinks(&own, line);
+  if (to_sinks) NotifySinks(own, line);
 }
 
 }  // namespace
@@ -262,6 +279,7 @@ void AddLogSink(LogSink* sink) {
   MutexLock lock(&own.mutex);
   own.sinks.push_back(sink);
   own.any_sinks = true;
+  SinkWasAdded() = true;
 }
 
 void RemoveLogSink(LogSink* sink) {
