@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <iterator>
@@ -15,7 +16,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
 #include "base/log_writer.h"
 #include "nlohmann/json.hpp"
 
@@ -191,13 +191,18 @@ void NotifySinks(ProcessLog* own, const LogLine& line) {
   notifying = false;
 }
 
+// Without the lock that absl::Now may take, which a fork would inherit held.
+absl::Time TimeNow() {
+  return absl::FromChrono(std::chrono::system_clock::now());
+}
+
 std::string LeftOutLine(int64_t lines) {
   const std::initializer_list<LogField> fields = {
       {"of", "all"},
       {"lines", lines},
       {"reason",
        "stderr was not read, and they were more than are kept for it"}};
-  return FormatLogLine(Format(), {absl::Now(), kLevels[kWarning],
+  return FormatLogLine(Format(), {TimeNow(), kLevels[kWarning],
                                   "log_lines_left_out", fields}) +
          "\n";
 }
@@ -231,7 +236,7 @@ void Log(Level level, absl::string_view event, LogFields fields) {
   ProcessLog* const own = may_have_sinks ? &OwnLog() : nullptr;
   const bool to_sinks = own != nullptr && own->any_sinks;
   if (!printed && !to_sinks) return;
-  const LogLine line{absl::Now(), kLevels[level], event, fields};
+  const LogLine line{TimeNow(), kLevels[level], event, fields};
   if (printed) {
     Stderr().Write(FormatLogLine(Format(), line) + "\n");
   }
