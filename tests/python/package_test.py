@@ -17,8 +17,8 @@ PACKAGE = os.path.abspath("python")
 LIBRARY = os.path.abspath("capi/libcoxswain_c.so")
 # Of the standard library of 3.9, whichever version runs this.
 MODULES = {
-    "__future__", "contextlib", "ctypes", "dataclasses", "enum", "functools",
-    "json", "math", "operator", "os", "sys", "types", "typing",
+    "__future__", "atexit", "contextlib", "ctypes", "dataclasses", "enum",
+    "functools", "json", "math", "operator", "os", "sys", "types", "typing",
 }
 
 FRAMEWORKS = {
