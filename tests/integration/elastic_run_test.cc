@@ -397,8 +397,7 @@ TEST(ElasticRunTest, PeersOfAnErrorDoNotWaitForTheirTimeouts) {
   // Rank 0's exchange ended when rank 1's wait for an explanation began.
   ASSERT_THAT(a.reports, SizeIs(2));
   EXPECT_GT(a.reports[1].joining, absl::Seconds(1));
-  EXPECT_GE(a.reports[1].took,
-            a.reports[1].joining + a.reports[1].connecting);
+  EXPECT_GE(a.reports[1].took, a.reports[1].joining + a.reports[1].connecting);
   ExpectFinished({&a, &b}, 10);
   ExpectExact({&a, &b});
 }
