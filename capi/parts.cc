@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "capi/errors.h"
+#include "client/elastic/catch_up/elements.h"
 
 namespace coxswain::capi {
 namespace {
@@ -39,10 +40,7 @@ absl::StatusOr<std::vector<CatchUpTarget::Part>> PartsOf(
 absl::StatusOr<std::vector<Span>> SpansOf(const cx_part* parts, size_t count,
                                           absl::string_view argument) {
   COXSWAIN_ASSIGN_OR_RETURN(const auto found, PartsOf(parts, count, argument));
-  std::vector<Span> spans;
-  spans.reserve(found.size());
-  for (const CatchUpTarget::Part& part : found) spans.push_back(part.span);
-  return spans;
+  return catch_up::SpansOf(found);
 }
 
 }  // namespace coxswain::capi
