@@ -85,10 +85,22 @@ class Worker {
     return stream_->Write(hello) && stream_->Read(&event) &&
            event.has_attached();
   }
+  // Returns whether the coordinator has taken the heartbeat: another call may
+  // overtake what was written.
   bool Beat(int64_t step) {
     v1::AttachRequest request;
     request.mutable_heartbeat()->set_step(step);
-    return stream_->Write(request);
+    if (!stream_->Write(request)) return false;
+    const auto until = std::chrono::system_clock::now() + kTimeout;
+    do {
+      const v1::JobDescription job = Describe();
+      if (job.members_size() > response_.rank() &&
+          job.members(response_.rank()).step() == step) {
+        return true;
+      }
+      std::this_thread::yield();
+    } while (std::chrono::system_clock::now() < until);
+    return false;
   }
   v1::AttachEvent ReadEvent() {
     v1::AttachEvent event;
