@@ -1,11 +1,10 @@
 #include "capi/member_source.h"
 
-#include <unistd.h>
-
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/status_macros.h"
 #include "capi/errors.h"
 #include "capi/open_session.h"
@@ -16,11 +15,6 @@ namespace coxswain::capi {
 namespace {
 
 constexpr uint64_t kStepFlags = CX_STEP_APPLIED | CX_STEP_LAST;
-
-std::string NameOfHost() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
 
 NewcomerReport Settled(uint64_t incarnation) {
   return {incarnation, /*settled=*/true, ""};
@@ -73,7 +67,7 @@ absl::Status MemberSource::Open(int64_t lineage) {
   options.world_size = session_.world_size();
   options.generation = session_.generation();
   options.lineage = lineage;
-  options.host = NameOfHost();
+  options.host = HostName();
   before_.reset();
   source_ = std::make_unique<catch_up::Source>(std::move(options));
   return absl::OkStatus();

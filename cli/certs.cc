@@ -1,7 +1,6 @@
 #include "cli/commands.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/certificates.h"
+#include "base/host_name.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
 #include "base/unique_fd.h"
@@ -38,12 +38,6 @@ constexpr absl::Duration kCaLife = absl::Hours(10 * 365 * 24);
 
 std::string JobFile(const std::string& job) {
   return absl::StrCat("job-", job);
-}
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 // One folder of certificates.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/host_name.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -97,11 +97,11 @@ std::string PrivateCoordinator::address() const {
 }
 
 absl::StatusOr<std::string> NodeName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') {
+  std::string name = HostName();
+  if (name.empty()) {
     return absl::UnavailableError("this host has no name; give --node NAME");
   }
-  return std::string(name);
+  return name;
 }
 
 std::vector<std::string> InheritedEnvironment() {

@@ -1,6 +1,5 @@
 #include "cli/commands.h"
 
-#include <limits.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/cancel_signal.h"
+#include "base/host_name.h"
 #include "base/logging.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -82,10 +82,9 @@ absl::StatusOr<server::StateLocation> LocationOf(const ServeOptions& options) {
 
 // Returns the name under which the other coordinators see this one.
 std::string NameOf(const ServeOptions& options) {
-  char host[HOST_NAME_MAX + 1] = "?";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(options.listen, " (host ", host, ", process ", getpid(),
-                      ")");
+  const std::string host = HostName();
+  return absl::StrCat(options.listen, " (host ", host.empty() ? "?" : host,
+                      ", process ", getpid(), ")");
 }
 
 // Returns once one of them is raised.

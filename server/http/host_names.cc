@@ -1,11 +1,11 @@
 #include "server/http/host_names.h"
 
 #include <arpa/inet.h>
-#include <unistd.h>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "base/host_name.h"
 
 namespace coxswain::server {
 namespace {
@@ -37,10 +37,8 @@ HostNames::HostNames(absl::string_view listen,
   for (const std::string& name : more) {
     names_.insert(absl::AsciiStrToLower(name));
   }
-  char own[256] = "";
-  if (gethostname(own, sizeof(own) - 1) == 0 && own[0] != '\0') {
-    names_.insert(absl::AsciiStrToLower(own));
-  }
+  const std::string own = HostName();
+  if (!own.empty()) names_.insert(absl::AsciiStrToLower(own));
 }
 
 bool HostNames::Admit(absl::string_view header) const {

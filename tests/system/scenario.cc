@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/host_name.h"
 #include "base/status_matchers.h"
 
 namespace coxswain {
@@ -235,8 +236,8 @@ std::vector<std::string> LinesWith(const std::string& text,
 }
 
 std::string ThisHost() {
-  char name[256] = "";
-  COXSWAIN_CHECK(gethostname(name, sizeof(name) - 1) == 0);
+  const std::string name = HostName();
+  COXSWAIN_CHECK(!name.empty());
   return name;
 }
 

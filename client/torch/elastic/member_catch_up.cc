@@ -1,22 +1,13 @@
 #include "client/torch/elastic/member_catch_up.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "base/host_name.h"
 #include "base/logging.h"
 #include "client/torch/module_tensors.h"
 
 namespace coxswain::torch {
-namespace {
-
-std::string NameOfHost() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
-}  // namespace
 
 MemberCatchUp::MemberCatchUp(const ::torch::nn::Module& module,
                              ::torch::optim::Optimizer* optimizer, bool on) {
@@ -41,7 +32,7 @@ void MemberCatchUp::BeginGeneration(const ElasticGeneration& generation) {
   options.world_size = generation.session->world_size();
   options.generation = generation.session->generation();
   options.lineage = generation.lineage;
-  options.host = NameOfHost();
+  options.host = HostName();
   options.copies_beside_training = true;
   source_ = std::make_unique<catch_up::Source>(std::move(options));
 }
