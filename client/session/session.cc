@@ -1,7 +1,5 @@
 #include "client/session/session.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/host_name.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
@@ -32,12 +31,6 @@ namespace {
 
 constexpr absl::Duration kFailedLeaveTimeout = absl::Seconds(5);
 constexpr absl::Duration kDestructorTimeout = absl::Seconds(2);
-
-std::string HostName() {
-  char name[256] = "";
-  if (gethostname(name, sizeof(name) - 1) != 0) return "localhost";
-  return name;
-}
 
 // Returns the launcher's number if it gives one, or else the program's.
 absl::StatusOr<int> Agreed(int launcher, int program,
@@ -126,6 +119,7 @@ absl::Status FillDefaults(JobManifest* manifest, SessionOptions* options) {
         nccl.ok() ? NcclVersionText((*nccl)->version()) : "none";
   }
   if (options->host.empty()) options->host = HostName();
+  if (options->host.empty()) options->host = "localhost";
   if (options->identity.node.empty()) options->identity.node = options->host;
   if (options->incarnation == Incarnation()) {
     options->incarnation = Incarnation(options->random->NextId());
