@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/start_thread.h"
 
 namespace coxswain {
 namespace {
@@ -86,11 +87,14 @@ void LogWriter::Write(absl::string_view line) {
   }
   if (state.left_out > 0 || state.kept.size() + line.size() > most_kept_) {
     ++state.left_out;
-    return;
+  } else {
+    state.kept.append(line.data(), line.size());
   }
-  state.kept.append(line.data(), line.size());
   if (!state.thread.joinable()) {
-    state.thread = std::thread([this, &state] { Run(&state); });
+    absl::StatusOr<std::thread> thread =
+        StartThread([this, &state] { Run(&state); });
+    // Where there is none, the next line tries again.
+    if (thread.ok()) state.thread = *std::move(thread);
   }
   state.changed.NotifyAll();
 }

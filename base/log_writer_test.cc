@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/no_threads_for_test.h"
 #include "base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -83,6 +84,20 @@ TEST_F(LogWriterTest, LinesThatDoNotFitComeInTheirOrder) {
   const std::vector<std::string> lines = ReadAll(&writer);
   ASSERT_EQ(lines.size(), kLines);
   for (int i = 0; i < kLines; ++i) EXPECT_EQ(lines[i], absl::StrCat(i));
+}
+
+TEST_F(LogWriterTest, LinesThatHaveNoThreadComeWithALaterOne) {
+  HaveLittleSpace();
+  std::optional<LogWriter> writer(std::in_place, write_.get(), LeftOut);
+  constexpr int kLines = 5000;
+  {
+    const NoThreads none;
+    for (int i = 1; i < kLines; ++i) writer->Write(absl::StrCat(i, "\n"));
+  }
+  writer->Write(absl::StrCat(kLines, "\n"));
+  const std::vector<std::string> lines = ReadAll(&writer);
+  ASSERT_EQ(lines.size(), kLines);
+  EXPECT_EQ(lines.back(), absl::StrCat(kLines));
 }
 
 TEST_F(LogWriterTest, FlushWaitsForWhatIsKept) {
