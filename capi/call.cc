@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/wait_count.h"
 #include "capi/table.h"
@@ -49,20 +50,28 @@ class Helpers {
     return *helpers;
   }
 
-  void Run(std::function<void()> task) {
+  // Fails as StartThread does: the task does not run.
+  absl::Status Run(std::function<void()> task) {
     {
       MutexLock lock(&mutex_);
       ++running_;
       if (idle_ > tasks_.size()) {
         tasks_.push_back(std::move(task));
         added_.NotifyOne();
-        return;
+        return absl::OkStatus();
       }
     }
-    std::thread([this, first = std::move(task)]() mutable {
-      RunTask(std::exchange(first, nullptr));
-      Serve();
-    }).detach();
+    absl::StatusOr<std::thread> thread =
+        StartThread([this, first = std::move(task)]() mutable {
+          RunTask(std::exchange(first, nullptr));
+          Serve();
+        });
+    if (!thread.ok()) {
+      NoteEnd();
+      return thread.status();
+    }
+    thread->detach();
+    return absl::OkStatus();
   }
 
   // Waits until none has work, `timeout` at most.
@@ -77,6 +86,10 @@ class Helpers {
   void RunTask(std::function<void()> task) {
     task();
     task = nullptr;
+    NoteEnd();
+  }
+
+  void NoteEnd() {
     MutexLock lock(&mutex_);
     if (--running_ == 0) ended_.NotifyAll();
   }
@@ -121,15 +134,19 @@ class ThreadCall : public Call {
  public:
   explicit ThreadCall(Work work)
       : deliver_(std::move(work.deliver)), cancel_(std::move(work.cancel)) {
-    Helpers::Get().Run([end = end_, run = std::move(work.run),
-                        beside = background.has_value()]() mutable {
-      std::optional<WaitCount::Background> mark;
-      if (beside) mark.emplace();
-      const absl::Status status = RunWork({std::move(run), {}, {}});
-      MutexLock lock(&end->mutex);
-      end->status = status;
-      end->came.NotifyAll();
-    });
+    const absl::Status started =
+        Helpers::Get().Run([end = end_, run = std::move(work.run),
+                            beside = background.has_value()]() mutable {
+          std::optional<WaitCount::Background> mark;
+          if (beside) mark.emplace();
+          const absl::Status status = RunWork({std::move(run), {}, {}});
+          MutexLock lock(&end->mutex);
+          end->status = status;
+          end->came.NotifyAll();
+        });
+    if (started.ok()) return;
+    MutexLock lock(&end_->mutex);
+    end_->status = started;
   }
 
   std::optional<absl::Status> Wait(absl::Duration slice) override {

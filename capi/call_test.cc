@@ -2,8 +2,12 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "base/cancel_signal.h"
+#include "base/clock.h"
+#include "base/no_threads_for_test.h"
 #include "base/wait_count.h"
 #include "capi/coxswain.h"
 #include "gtest/gtest.h"
@@ -39,6 +43,38 @@ TEST(CallTest, WaitsOfAThreadInTheBackgroundDoNotCount) {
     EXPECT_TRUE(Counts(on_this_thread));
     EXPECT_EQ(cx_set_background(0), 0);
   }
+}
+
+TEST(CallTest, FailsWhereNoThreadCanBeStarted) {
+  const auto release = std::make_shared<CancelSignal>();
+  std::vector<cx_call> calls;
+  absl::Status status;
+  {
+    const NoThreads none;
+    // Threads of earlier calls may be idle, and take the first.
+    for (int i = 0; i < 100 && status.ok(); ++i) {
+      Work work;
+      work.run = [release] {
+        release->WaitFor(absl::Seconds(30));
+        return absl::OkStatus();
+      };
+      cx_call call = 0;
+      const Answer answer = Do(&call, std::move(work));
+      if (answer.again) calls.push_back(call);
+      status = answer.status;
+    }
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  release->Raise(absl::CancelledError("the test ends"));
+  for (cx_call& call : calls) {
+    while (cx_wait(&call) == CX_AGAIN) {
+    }
+  }
+  // It is not waited for.
+  const absl::Duration limit = absl::Seconds(20);
+  const absl::Time begun = Clock::Real()->Now();
+  AwaitHelpers(limit);
+  EXPECT_LT(Clock::Real()->Now() - begun, limit);
 }
 
 }  // namespace

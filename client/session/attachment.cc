@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
 #include "base/mesh.h"
+#include "base/start_thread.h"
 #include "client/rpc/retry.h"
 #include "client/rpc/retrying_stub.h"
 #include "transport/error_detail.h"
@@ -74,7 +75,14 @@ Attachment::Attachment(std::shared_ptr<MemberContext> member,
       options_(options),
       callbacks_(std::move(callbacks)),
       lost_since_(member_->policy().clock->Now()) {
-  thread_ = std::thread([this]() { Run(); });
+  absl::StatusOr<std::thread> thread = StartThread([this]() { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  member_->term().Close();
+  MutexLock lock(&mutex_);
+  end_ = thread.status();
 }
 
 absl::Status Attachment::WaitUntilAttached(absl::Duration timeout) {

@@ -89,7 +89,8 @@ class Attachment {
   ~Attachment() { Stop(); }
 
   // Waits until the coordinator has accepted the stream. Fails with the reason
-  // if the generation ended before, with DEADLINE_EXCEEDED after `timeout`.
+  // if the generation ended before, with DEADLINE_EXCEEDED after `timeout`, and
+  // as StartThread.
   absl::Status WaitUntilAttached(absl::Duration timeout);
 
   // Hands a request to the stream. Returns false if it was not taken: no stream

@@ -13,6 +13,7 @@
 #include "base/logging.h"
 #include "base/mesh.h"
 #include "base/mutex.h"
+#include "base/start_thread.h"
 #include "base/version.h"
 #include "client/rpc/connection_hint.h"
 #include "schedule/schedule_wire.h"
@@ -95,11 +96,13 @@ class WaitingNotice {
         stub_(stub),
         world_size_(request.manifest().world_size()),
         elastic_(IsElastic(request)) {
-    thread_ = std::thread([this]() { Run(); });
+    absl::StatusOr<std::thread> thread = StartThread([this]() { Run(); });
+    // Without it, nothing is logged.
+    if (thread.ok()) thread_ = *std::move(thread);
   }
   ~WaitingNotice() {
     stop_.Raise(absl::CancelledError("the wait is over"));
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   void SetLastError(const absl::Status& error) {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/no_threads_for_test.h"
 #include "base/status_matchers.h"
 #include "client/comm/tcp/tcp_socket.h"
 #include "client/elastic/catch_up/catch_up_fixture.h"
@@ -13,6 +14,7 @@
 namespace coxswain::catch_up {
 namespace {
 
+using ::testing::_;
 using ::testing::IsEmpty;
 
 TEST_F(CatchUpTest, ANewcomerTakesTheStateWhileTheMembersTrain) {
@@ -30,6 +32,14 @@ TEST_F(CatchUpTest, TheOptimizerMayHaveNoStateYet) {
   Step(/*applied=*/false, /*begins=*/true);
   TrainUntilSettled();
   ExpectCaughtUp();
+}
+
+TEST_F(CatchUpTest, ANewcomerWithoutAThreadCannotListen) {
+  Receiver::Options options;
+  options.address = "127.0.0.1";
+  const NoThreads none;
+  EXPECT_THAT(Receiver::Listen(options, &newcomer_),
+              StatusIs(absl::StatusCode::kResourceExhausted, _));
 }
 
 // Of a large state a step takes longer than members may be silent.

@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/logging.h"
 #include "base/peer_text.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 
@@ -30,7 +31,8 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Listen(
   receiver->address_ =
       absl::StrCat(listener.address.host, ":", listener.address.port);
   receiver->secret_ = options.random->NextId();
-  receiver->thread_ = std::thread([raw = receiver.get()] { raw->Run(); });
+  COXSWAIN_ASSIGN_OR_RETURN(
+      receiver->thread_, StartThread([raw = receiver.get()] { raw->Run(); }));
   return receiver;
 }
 

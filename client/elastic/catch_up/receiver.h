@@ -44,7 +44,7 @@ class Receiver {
     // So many pieces may arrive damaged.
     int max_damaged = 3;
   };
-  // Fails as ListenTcp does.
+  // Fails as ListenTcp and StartThread do.
   static absl::StatusOr<std::unique_ptr<Receiver>> Listen(
       const Options& options, CatchUpTarget* target);
   ~Receiver();

@@ -12,6 +12,7 @@
 #include "base/crc32c.h"
 #include "base/logging.h"
 #include "base/peer_text.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 
 namespace coxswain::catch_up {
@@ -45,7 +46,14 @@ absl::StatusOr<TcpAddress> AddressOf(const std::string& text) {
 }  // namespace
 
 Sender::Sender(Options options) : options_(std::move(options)) {
-  thread_ = std::thread([this] { Run(); });
+  absl::StatusOr<std::thread> thread = StartThread([this] { Run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+    return;
+  }
+  MutexLock lock(&mutex_);
+  failure_ = thread.status();
+  LogDroppedLocked();
 }
 
 Sender::~Sender() {
@@ -54,7 +62,7 @@ Sender::~Sender() {
     stopping_ = true;
   }
   wake_.Raise();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool Sender::Fits(int64_t bytes) {
@@ -129,6 +137,10 @@ void Sender::Run() {
   dropped.swap(queue_);
   // It has all that there is, and is a member next.
   if (stopping_ || sent_last_) return;
+  LogDroppedLocked();
+}
+
+void Sender::LogDroppedLocked() const {
   LogWarning("newcomer_dropped",
              {{"address", options_.address},
               {"rank", options_.hello.rank},

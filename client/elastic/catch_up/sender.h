@@ -33,7 +33,8 @@ struct Frame {
 
 // A member's connection to one newcomer, on a thread of its own: the thread
 // that trains never waits for it. Once anything fails, or more is queued than
-// may be, the newcomer gets nothing more.
+// may be, the newcomer gets nothing more; it gets nothing at all where no
+// thread can be started.
 //
 // Threading: all methods but the destructor from any thread.
 class Sender {
@@ -73,6 +74,7 @@ class Sender {
   bool FitsLocked(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Gives the newcomer up: the thread ends, and drops what is queued.
   void FailLocked(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LogDroppedLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Run();
   absl::Status Serve();
   absl::Status Connect();

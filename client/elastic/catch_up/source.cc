@@ -4,11 +4,11 @@
 #include <cstring>
 #include <iterator>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/start_thread.h"
 
 namespace coxswain::catch_up {
 namespace {
@@ -172,11 +172,9 @@ void Source::Begin(const Step& step) {
     CopyState(state, first, progress, begun);
   };
   if (!options_.copies_beside_training) return copy();
-  try {
-    copier_ = std::thread(copy);
-  } catch (const std::system_error&) {
-    copy();  // there is no thread to be had
-  }
+  absl::StatusOr<std::thread> copier = StartThread(copy);
+  if (!copier.ok()) return copy();
+  copier_ = *std::move(copier);
 }
 
 void Source::CopyState(const PiecesOf& state, Frame first, int64_t progress,

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/no_threads_for_test.h"
 #include "base/status_matchers.h"
 #include "client/comm/tcp/tcp_socket.h"
 #include "client/elastic/catch_up/frame.h"
@@ -146,6 +147,18 @@ TEST_F(SourceTest, SendsAsManyPiecesAsMayBeAskedFor) {
     EXPECT_EQ(header.kind, Kind::kState);
     EXPECT_TRUE(payload == state_);
   }
+}
+
+TEST_F(SourceTest, ANewcomerForWhichThereIsNoThreadGetsNothing) {
+  {
+    const NoThreads none;
+    EndStep(1, /*begins=*/true);
+  }
+  EXPECT_FALSE(source_->active());
+  const std::vector<NewcomerReport> reports = source_->Reports();
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(reports[0].incarnation, 7U);
+  EXPECT_TRUE(reports[0].settled);
 }
 
 // Its thread ends with it, before the state's memory does.
