@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/host_name.h"
 #include "base/status_macros.h"
 #include "capi/errors.h"
 #include "capi/open_session.h"
@@ -62,14 +61,9 @@ absl::Status MemberSource::Open(int64_t lineage) {
     return absl::FailedPreconditionError(
         "the session has had a source before: it has one in all");
   }
-  catch_up::Source::Options options;
-  options.rank = session_.rank();
-  options.world_size = session_.world_size();
-  options.generation = session_.generation();
-  options.lineage = lineage;
-  options.host = HostName();
   before_.reset();
-  source_ = std::make_unique<catch_up::Source>(std::move(options));
+  source_ = std::make_unique<catch_up::Source>(
+      catch_up::Source::OptionsOf(session_, lineage));
   return absl::OkStatus();
 }
 

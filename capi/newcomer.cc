@@ -53,17 +53,10 @@ absl::StatusOr<uint64_t> Listen(const cx_join_options& given,
         "the job has a mesh: this worker copies the state once it is a member");
   }
   NoteProcess();
-  catch_up::Receiver::Options options;
-  options.address = session.address;
-  options.random = session.random;
-  if (options.address.empty()) {
-    COXSWAIN_ASSIGN_OR_RETURN(options.address,
-                              LocalAddressTowards(session.coordinator));
-  }
   auto newcomer = std::make_shared<Newcomer>(calls);
   COXSWAIN_ASSIGN_OR_RETURN(
       newcomer->receiver,
-      catch_up::Receiver::Listen(options, &newcomer->target));
+      catch_up::Receiver::ListenFor(session, &newcomer->target));
   return Newcomers().Add(std::move(newcomer));
 }
 

@@ -252,14 +252,7 @@ absl::StatusOr<std::unique_ptr<catch_up::Receiver>> Runner::ListenForState()
       !session.mesh.empty() || !options_.manifest.mesh.empty()) {
     return std::unique_ptr<catch_up::Receiver>();
   }
-  catch_up::Receiver::Options options;
-  options.address = session.address;
-  options.random = session.random;
-  if (options.address.empty()) {
-    COXSWAIN_ASSIGN_OR_RETURN(options.address,
-                              LocalAddressTowards(session.coordinator));
-  }
-  return catch_up::Receiver::Listen(options, options_.catch_up);
+  return catch_up::Receiver::ListenFor(session, options_.catch_up);
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Runner::JoinFirst() {

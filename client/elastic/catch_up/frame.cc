@@ -74,6 +74,12 @@ int64_t PiecesOf::SizeOf(int64_t piece) const {
   return std::clamp<int64_t>(bytes_ - piece * kPieceBytes, 0, kPieceBytes);
 }
 
+int64_t PiecesOf::SizeOf(const std::vector<int64_t>& pieces) const {
+  int64_t bytes = 0;
+  for (const int64_t piece : pieces) bytes += SizeOf(piece);
+  return bytes;
+}
+
 void PiecesOf::VisitSpans(
     int64_t piece,
     const std::function<void(size_t span, int64_t begin, int64_t bytes)>& visit)

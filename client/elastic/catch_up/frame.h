@@ -88,8 +88,9 @@ class PiecesOf {
 
   int64_t pieces() const { return (bytes_ + kPieceBytes - 1) / kPieceBytes; }
   int64_t bytes() const { return bytes_; }
-  // Returns how many bytes this one has.
+  // Return how many bytes this one has, and all of these together.
   int64_t SizeOf(int64_t piece) const;
+  int64_t SizeOf(const std::vector<int64_t>& pieces) const;
   // Calls `visit` for each run of memory of a piece, in order.
   void Visit(int64_t piece,
              const std::function<void(char* data, int64_t bytes)>& visit) const;

@@ -67,6 +67,7 @@ TEST(CatchUpFrameTest, PiecesGoOverTheEndsOfTensors) {
   EXPECT_EQ(pieces.SizeOf(0), kPieceBytes);
   EXPECT_EQ(pieces.SizeOf(1), 40);
   EXPECT_EQ(pieces.SizeOf(2), 0);
+  EXPECT_EQ(pieces.SizeOf(std::vector<int64_t>{0, 1}), kPieceBytes + 40);
   std::vector<std::pair<char*, int64_t>> runs;
   for (const int64_t piece : {0, 1}) {
     pieces.Visit(piece, [&runs](char* data, int64_t bytes) {

@@ -36,6 +36,18 @@ absl::StatusOr<std::unique_ptr<Receiver>> Receiver::Listen(
   return receiver;
 }
 
+absl::StatusOr<std::unique_ptr<Receiver>> Receiver::ListenFor(
+    const SessionOptions& session, CatchUpTarget* target) {
+  Options options;
+  options.address = session.address;
+  options.random = session.random;
+  if (options.address.empty()) {
+    COXSWAIN_ASSIGN_OR_RETURN(options.address,
+                              LocalAddressTowards(session.coordinator));
+  }
+  return Listen(options, target);
+}
+
 Receiver::~Receiver() { End(); }
 
 absl::Status Receiver::Unexpected(const Header& header) {

@@ -22,6 +22,7 @@
 #include "client/elastic/catch_up/catch_up_target.h"
 #include "client/elastic/catch_up/elements.h"
 #include "client/elastic/catch_up/frame.h"
+#include "client/session/session_options.h"
 
 namespace coxswain::catch_up {
 
@@ -47,6 +48,10 @@ class Receiver {
   // Fails as ListenTcp and StartThread do.
   static absl::StatusOr<std::unique_ptr<Receiver>> Listen(
       const Options& options, CatchUpTarget* target);
+  // Listens where a worker that joins with these options has its data
+  // connections. Fails as LocalAddressTowards, too.
+  static absl::StatusOr<std::unique_ptr<Receiver>> ListenFor(
+      const SessionOptions& session, CatchUpTarget* target);
   ~Receiver();
 
   const std::string& address() const { return address_; }  // host:port

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "base/host_name.h"
 #include "base/start_thread.h"
 
 namespace coxswain::catch_up {
@@ -17,6 +18,16 @@ namespace {
 bool Never() { return false; }
 
 }  // namespace
+
+Source::Options Source::OptionsOf(const Session& session, int64_t lineage) {
+  Options options;
+  options.rank = session.rank();
+  options.world_size = session.world_size();
+  options.generation = session.generation();
+  options.lineage = lineage;
+  options.host = HostName();
+  return options;
+}
 
 std::vector<int64_t> Source::OwnPieces(const PiecesOf& of) const {
   std::vector<int64_t> own;
@@ -29,10 +40,9 @@ std::vector<int64_t> Source::OwnPieces(const PiecesOf& of) const {
 std::vector<Frame> Source::Copy(Kind kind, const PiecesOf& from,
                                 const std::vector<int64_t>& pieces,
                                 const std::function<bool()>& ended) const {
-  int64_t bytes = 0;
-  for (const int64_t piece : pieces) bytes += from.SizeOf(piece);
   // Without zeros, which would be written over.
-  const std::shared_ptr<char[]> memory(new char[static_cast<size_t>(bytes)]);
+  const std::shared_ptr<char[]> memory(
+      new char[static_cast<size_t>(from.SizeOf(pieces))]);
   char* to = memory.get();
   std::vector<Frame> frames;
   for (const int64_t piece : pieces) {
@@ -145,8 +155,6 @@ void Source::Begin(const Step& step) {
   left_out_.clear();
   const PiecesOf state(step.state());
   const std::vector<int64_t> own = OwnPieces(state);
-  int64_t bytes = 0;
-  for (const int64_t piece : own) bytes += state.SizeOf(piece);
   std::vector<Sender*> begun;
   for (const schedule::Newcomer& newcomer : step.newcomers) {
     if (senders_.count(newcomer.incarnation) > 0) continue;
@@ -159,7 +167,8 @@ void Source::Begin(const Step& step) {
     options.hello = {newcomer.secret, options_.generation, options_.lineage,
                      options_.rank, sources()};
     options.host = options_.host;
-    options.max_queued_bytes = 2 * bytes + options_.max_queued_bytes;
+    options.max_queued_bytes =
+        2 * state.SizeOf(own) + options_.max_queued_bytes;
     auto sender = std::make_unique<Sender>(std::move(options));
     begun.push_back(sender.get());
     senders_.emplace(newcomer.incarnation, std::move(sender));
@@ -168,8 +177,9 @@ void Source::Begin(const Step& step) {
   Frame first = StepFrame(step);
   first.header.flags = kBegins;
   first.header.number = static_cast<int64_t>(own.size());
-  const auto copy = [this, state, first, progress = step.progress, begun] {
-    CopyState(state, first, progress, begun);
+  first.header.progress = step.progress;
+  const auto copy = [this, state, own, first, begun] {
+    CopyState(state, own, first, begun);
   };
   if (!options_.copies_beside_training) return copy();
   absl::StatusOr<std::thread> copier = StartThread(copy);
@@ -177,7 +187,8 @@ void Source::Begin(const Step& step) {
   copier_ = *std::move(copier);
 }
 
-void Source::CopyState(const PiecesOf& state, Frame first, int64_t progress,
+void Source::CopyState(const PiecesOf& state, const std::vector<int64_t>& own,
+                       const Frame& first,
                        const std::vector<Sender*>& senders) const {
   const auto ended = [&] {
     return stopping_ ||
@@ -186,8 +197,9 @@ void Source::CopyState(const PiecesOf& state, Frame first, int64_t progress,
   };
   // It may be on a thread of its own, which no exception may leave.
   try {
-    std::vector<Frame> frames = {std::move(first)};
-    for (Frame& frame : Copy(Kind::kState, state, OwnPieces(state), ended)) {
+    const int64_t progress = first.header.progress;
+    std::vector<Frame> frames = {first};
+    for (Frame& frame : Copy(Kind::kState, state, own, ended)) {
       frames.push_back(std::move(frame));
     }
     // Some may be missing.

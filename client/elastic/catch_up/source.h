@@ -49,6 +49,8 @@ class Source {
     // the end of this object. Otherwise EndStep copies it.
     bool copies_beside_training = false;
   };
+  // Returns those of a member: of this session, with this lineage.
+  static Options OptionsOf(const Session& session, int64_t lineage);
   explicit Source(Options options) : options_(std::move(options)) {}
   // Ends a copy that is being made.
   ~Source();
@@ -88,9 +90,10 @@ class Source {
                 Sender* sender) const;
   // Sends newcomers all of this rank's share.
   void Begin(const Step& step);
-  // Copies the share, and has these senders send it.
-  void CopyState(const PiecesOf& state, Frame first, int64_t progress,
-                 const std::vector<Sender*>& senders) const;
+  // Copies the share, and has these senders send it, after a frame that has the
+  // progress.
+  void CopyState(const PiecesOf& state, const std::vector<int64_t>& own,
+                 const Frame& first, const std::vector<Sender*>& senders) const;
   void AwaitCopy();
   // Returns fewer frames once `ended` is true, which it stays then.
   std::vector<Frame> Copy(Kind kind, const PiecesOf& from,

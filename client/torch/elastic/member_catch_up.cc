@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/host_name.h"
 #include "base/logging.h"
 #include "client/torch/module_tensors.h"
 
@@ -27,12 +26,8 @@ void MemberCatchUp::BeginGeneration(const ElasticGeneration& generation) {
   progress_ = 0;
   has_averages_ = false;
   if (state_ == nullptr || !generation.session->mesh().empty()) return;
-  catch_up::Source::Options options;
-  options.rank = generation.session->rank();
-  options.world_size = generation.session->world_size();
-  options.generation = generation.session->generation();
-  options.lineage = generation.lineage;
-  options.host = HostName();
+  catch_up::Source::Options options =
+      catch_up::Source::OptionsOf(*generation.session, generation.lineage);
   options.copies_beside_training = true;
   source_ = std::make_unique<catch_up::Source>(std::move(options));
 }
