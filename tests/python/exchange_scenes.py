@@ -25,7 +25,7 @@ from torch_scenes import (
 
 import coxswain
 import coxswain.torch as cx
-from coxswain.torch import _follow, everything
+from coxswain.torch import _streams, everything
 
 
 class Missing(Unused):
@@ -195,7 +195,7 @@ def many():
     os.environ["COXSWAIN_FOLLOW_EXCHANGE"] = "coxswain"
     everything.follow_all()
     dist.init_process_group("gloo")
-    _follow._MAX_STREAMS = 3
+    _streams._MAX_STREAMS = 3
     kept, streams, alive = [], [], []
     for number in range(9):
         model = DistributedDataParallel(layers(), bucket_cap_mb=0.01)
@@ -270,10 +270,10 @@ def refused():
     check(run.schedule.stream == "train", run.schedule.stream)
     loss(model, batch(0, 0)).backward()
     # A model that trains must not lose its hook to another one.
-    _follow._MAX_STREAMS = _follow._followed
+    _streams._MAX_STREAMS = _streams._followed
     other = DistributedDataParallel(layers())
     error = raised(coxswain.InvalidArgument, ours, other)
-    check("number %d" % (_follow._followed + 1) in str(error), error)
+    check("number %d" % (_streams._followed + 1) in str(error), error)
     run = ours(other, continues=run)
     loss(other, batch(0, 0)).backward()
     check(run.schedule.step == 2, run.schedule.step)

@@ -22,15 +22,11 @@ communication hook.
 
 from __future__ import annotations
 
-import array
 import contextlib
-import gc
-import weakref
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 from typing import Sequence
 
 import torch
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel.distributed import DistributedDataParallel
 
 from ..checkpoints import Checkpoint, Saved
@@ -44,17 +40,10 @@ from ._hooks import HookExchange, HookWords, check_hook
 from ._model import find_tensors, goes_by_gloo, has_hook, last_parameter
 from ._model import layout, missing_gradients, pass_number, supported
 from ._model import queue_callback, within_pass
+from ._run_refs import Forgotten, WeakRun, exchange_bucket, on_gradient
+from ._streams import go_on_at, next_schedule, schedules, take_stream
 
-# Streams of one process; models beyond that share them, or take those of models
-# that are gone, in the same way on all ranks. The coordinator's limit is 64.
-_MAX_STREAMS = 48
 _REFUSE = "refuse"  # of the plan's uneven_data; without it, too
-_schedules: List[Schedule] = []
-_followed = 0
-# By stream: a weak reference to the last model, and its number.
-_users: Dict[str, Any] = {}
-# Where streams go on from that were resumed; others from 0.
-_positions: Dict[str, int] = {}
 
 
 def follow(
@@ -125,7 +114,7 @@ def follow(
         asked = _words(joined.asked).get("hook", "allreduce")
         check_hook(hook, asked, plan.hook)
     if continues is None:
-        schedule = _next_schedule(joined, exchange == "torch")
+        schedule = next_schedule(joined, exchange == "torch")
     else:
         schedule = continues.schedule
     parts: Any
@@ -147,53 +136,8 @@ def follow(
     run._attach()
     if optimizer is not None:
         optimizer.register_step_pre_hook(run._check_step)
-    _take_stream(run, new=continues is None)
+    take_stream(schedule, followed, new=continues is None)
     return run
-
-
-def _next_schedule(session: Session, shares: bool) -> Schedule:
-    """Returns the next model's stream, which _take_stream takes; shares: another
-    model may train on it. Raises InvalidArgument if one does and it must
-    not."""
-    global _followed
-    if not _schedules or _schedules[0]._session is not session:
-        _schedules[:] = [session.schedule]
-        _followed = 0
-        _positions.clear()
-        _users.clear()
-    if _followed < _MAX_STREAMS or shares:
-        place = _followed % _MAX_STREAMS
-    else:
-        place = _unused_place(session)
-    if place == len(_schedules):
-        schedule = Schedule(session, "train.%d" % (place + 1))
-        schedule.step = _positions.get(schedule.stream, 0)
-        _schedules.append(schedule)
-    return _schedules[place]
-
-
-def _unused_place(session: Session) -> int:
-    """Returns which stream's model is gone on all ranks, the one that is the
-    oldest. All of them call it."""
-    gc.collect()  # Models refer to themselves.
-    users = [_users.get(one.stream) for one in _schedules[:_MAX_STREAMS]]
-    exist = array.array("b", [bool(one and one[0]()) for one in users])
-    session.all_reduce(exist, "max")
-    free = [place for place, one in enumerate(exist) if not one]
-    if not free:
-        raise InvalidArgument(
-            'exchange="coxswain" is for %d models of a process at a time, each '
-            "with a hook of its own, and this is number %d: give the run of "
-            "one that does not train any more as `continues`, or leave "
-            "`exchange` out" % (_MAX_STREAMS, _followed + 1)
-        )
-    return min(free, key=lambda place: users[place][1] if users[place] else -1)
-
-
-def _take_stream(run: Run, new: bool) -> None:
-    global _followed
-    _followed += new
-    _users[run.schedule.stream] = weakref.ref(run._model), _followed
 
 
 def check_exchange(exchange: str, hook: Optional[HookWords]) -> None:
@@ -402,7 +346,7 @@ class Run:
         sigterm = stop_on_sigterm and self.schedule.plan.enforced
         exchanges = isinstance(self._exchange, HookExchange)
         self._kept = Kept(
-            self.session, _schedules, objects, own, sigterm, exchanges,
+            self.session, schedules, objects, own, sigterm, exchanges,
             own_errors,
         )
         _session.before_leaving(self.session, self.finish)
@@ -442,9 +386,7 @@ class Run:
         if kept.record.progress or self.schedule.step:
             raise refused("resume() comes before the first step")
         positions = kept.resume(which, objects)
-        _positions.update(positions)
-        for schedule in _schedules:
-            schedule.step = positions.get(schedule.stream, 0)
+        go_on_at(positions)
         step = self.schedule.step
         self._begin_at(step)
         self.session.report_progress(step)
@@ -515,13 +457,13 @@ class Run:
 
     def _attach(self) -> None:
         if self._needs_buckets(self.schedule.plan):
-            self._model.register_comm_hook(_Weak(self), exchange_bucket)
+            self._model.register_comm_hook(WeakRun(self), exchange_bucket)
         else:
             # What DDP waits for, too: only passes that accumulate go by it.
             edge = torch.autograd.graph.get_gradient_edge(
                 last_parameter(self._model)
             )
-            self._gradient_hook = edge.node.register_prehook(_on_gradient(self))
+            self._gradient_hook = edge.node.register_prehook(on_gradient(self))
         self._forward_hooks = [
             self._model.register_forward_pre_hook(self._on_forward),
             self._model.register_forward_hook(self._on_output),
@@ -563,7 +505,7 @@ class Run:
         if self._gradient_hook is not None:
             self._gradient_hook.remove()
             self._gradient_hook = None
-            self._model.register_comm_hook(_Weak(self), exchange_bucket)
+            self._model.register_comm_hook(WeakRun(self), exchange_bucket)
 
     # ---- what torch calls ----
 
@@ -828,52 +770,7 @@ class Run:
 
     def __reduce__(self) -> Any:
         # A model may be pickled, and is not followed where it is loaded.
-        return (_Forgotten, ())
-
-
-class _Forgotten:
-    """A Run, as a model that was pickled has it: torch goes on alone."""
-
-    def _on_forward(self, module: Any, inputs: Any) -> None:
-        pass
-
-    def _on_output(self, module: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    def _on_bucket(self, bucket: Any) -> Any:
-        return default_hooks.allreduce_hook(None, bucket)
-
-
-class _Weak:
-    """A Run, as torch has it, whose references no garbage collector sees: a
-    model that only refers to itself would stay for ever."""
-
-    def __init__(self, run: Run) -> None:
-        self.run: Callable[[], Any] = weakref.ref(run)
-
-    def __reduce__(self) -> Any:
-        return (_WeakForgotten, ())
-
-
-class _WeakForgotten:
-    run = _Forgotten
-
-
-# torch looks at annotations, and at the names.
-def exchange_bucket(state, bucket):  # type: ignore[no-untyped-def]
-    """The communication hook of the models that are followed."""
-    return state.run()._on_bucket(bucket)
-
-
-def _on_gradient(run: Run) -> Callable[[Any], None]:
-    weak = weakref.ref(run)
-
-    def hook(gradients: Any) -> None:
-        alive = weak()
-        if alive is not None:
-            alive._on_gradient(gradients)
-
-    return hook
+        return (Forgotten, ())
 
 
 def _queue(callback: Callable[[], None]) -> None:
