@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
+#include "client/comm/host_communicator.h"
 #include "client/comm/memory_runs.h"
 #include "client/comm/shm/phases.h"
 #include "client/device/tensor.h"
@@ -99,16 +100,10 @@ class ShmCollectives {
   using Resolver = std::function<absl::StatusOr<std::shared_ptr<char>>(
       int peer, uint64_t segment, int64_t offset, int64_t bytes)>;
 
-  struct Operation {
-    CollectiveHeader header;  // but for its sequence number
-    Span input;               // without memory: nothing moves
-    Span output;              // as input where a collective is in place
+  struct Operation : HostOperation {
     // Where the input lies, if in memory that is shared.
     uint64_t segment = 0;
     int64_t offset = 0;
-    // Of a mean: where its elements are, if not in one run, of which input and
-    // output have the first, and the count of all.
-    std::shared_ptr<const Runs> runs = nullptr;
   };
 
   ShmCollectives(const SharedArea& area, Phases* phases, int rank, int size,

@@ -14,8 +14,8 @@
 #include "base/status_macros.h"
 #include "client/comm/back_end.h"
 #include "client/comm/collective_header.h"
-#include "client/comm/communicator.h"
 #include "client/comm/executor.h"
+#include "client/comm/host_communicator.h"
 #include "client/comm/shm/inbox.h"
 #include "client/comm/shm/peers.h"
 #include "client/comm/shm/segment.h"
@@ -81,12 +81,12 @@ class GonePeers {
   std::vector<int> gone_ ABSL_GUARDED_BY(mutex_);
 };
 
-class ShmCommunicator : public Communicator, public PeerLossSource {
+class ShmCommunicator : public HostCommunicator, public PeerLossSource {
  public:
   ShmCommunicator(const CommunicatorOptions& options,
                   std::unique_ptr<Peers> peers,
                   std::shared_ptr<ByteCounter> parents_moved)
-      : Communicator(options.rank, options.size),
+      : HostCommunicator(options.rank, options.size),
         options_(options),
         name_(absl::StrCat("communicator '", options.id, "'")),
         moved_(std::make_shared<ByteCounter>(std::move(parents_moved))),
@@ -109,7 +109,6 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   absl::Status Open();
 
   absl::string_view backend() const override { return "shm"; }
-  bool has_mean() const override { return true; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return moved_->bytes(); }
   void WatchPeerLosses(OnLost on_lost) override {
@@ -122,38 +121,7 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
   }
 
  protected:
-  absl::Status CheckPlace(const Span& span) const override {
-    return CheckOnHost(*this, span);
-  }
-  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    return Start({HeaderOf(CollectiveKind::kAllReduce, span, op), span, span});
-  }
-  WorkPtr DoBroadcast(Span span, int root) override {
-    return Start(
-        {HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
-         span});
-  }
-  WorkPtr DoAgree(const CollectiveHeader& header) override {
-    return Start({header, {}, {}});
-  }
-  WorkPtr DoAllGather(Span input, Span output) override {
-    return Start({HeaderOf(CollectiveKind::kAllGather, input), input, output});
-  }
-  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Start(
-        {HeaderOf(CollectiveKind::kReduceScatter, input, op), input, output});
-  }
-  WorkPtr DoAllToAll(Span input, Span output) override {
-    return Start({HeaderOf(CollectiveKind::kAllToAll, input), input, output});
-  }
-  WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all) override {
-    Span first = parts[0];
-    first.count = all.count;
-    ShmCollectives::Operation mean = {HeaderOf(CollectiveKind::kMean, all),
-                                      first, first};
-    if (parts.size() > 1) mean.runs = std::make_shared<const Runs>(parts);
-    return Start(std::move(mean));
-  }
+  WorkPtr Start(const HostOperation& given) override;
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override;
   WorkPtr DoReceive(Span span, int peer, uint32_t tag) override;
   absl::StatusOr<std::unique_ptr<ChannelSender>> DoOpenSender(
@@ -170,7 +138,6 @@ class ShmCommunicator : public Communicator, public PeerLossSource {
  private:
   // Rank 0 makes the area and shows it to the others.
   absl::Status ShareArea();
-  WorkPtr Start(ShmCollectives::Operation operation);
   void OnFrame(int peer, const PeerFrame& frame, UniqueFd fd);
   void Lose(int peer, const absl::Status& why);
   void Stop(const absl::Status& why);
@@ -326,7 +293,8 @@ absl::StatusOr<std::shared_ptr<char>> ShmCommunicator::Resolve(int peer,
   return std::shared_ptr<char>(memory, memory->data() + offset);
 }
 
-WorkPtr ShmCommunicator::Start(ShmCollectives::Operation operation) {
+WorkPtr ShmCommunicator::Start(const HostOperation& given) {
+  ShmCollectives::Operation operation{given};
   if (collectives_->IsSmall(operation)) {
     WorkPtr work = executor_->TryRunAssisted(
         [&] { collectives_->Begin(operation); },

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "client/comm/collective_header.h"
 #include "client/comm/direct_limits.h"
+#include "client/comm/host_communicator.h"
 #include "client/comm/tcp/chunks.h"
 #include "client/comm/tcp/data_paths.h"
 #include "client/comm/tcp/direct.h"
@@ -57,14 +58,7 @@ struct TcpTuning {
 // Threading: one thread at a time.
 class TcpCollectives {
  public:
-  struct Operation {
-    CollectiveHeader header;  // but for its sequence number
-    Span input;               // without memory: nothing moves
-    Span output;              // as input where a collective is in place
-    // Of a mean: where its elements are, of which input and output have the
-    // first, and the count of all.
-    std::shared_ptr<const Runs> runs = nullptr;
-  };
+  using Operation = HostOperation;
 
   // `name` is of the communicator, for errors.
   TcpCollectives(DataPaths* paths, RingRanks ring, int rank, std::string name,

@@ -15,6 +15,7 @@
 #include "client/comm/collective_header.h"
 #include "client/comm/data_key.h"
 #include "client/comm/executor.h"
+#include "client/comm/host_communicator.h"
 #include "client/comm/hosts.h"
 #include "client/comm/measured_links.h"
 #include "client/comm/tcp/connections.h"
@@ -23,7 +24,6 @@
 #include "client/comm/tcp/peer_ends.h"
 #include "client/comm/tcp/ring_choice.h"
 #include "client/comm/tcp/ring_order.h"
-#include "client/comm/tcp/runs.h"
 #include "client/comm/tcp/tcp_collectives.h"
 #include "client/comm/tcp/tcp_messages.h"
 
@@ -34,12 +34,12 @@ namespace {
 // reason, on another connection, has not arrived before.
 constexpr absl::Duration kReason = absl::Milliseconds(50);
 
-class TcpCommunicator : public Communicator, public PeerLossSource {
+class TcpCommunicator : public HostCommunicator, public PeerLossSource {
  public:
   TcpCommunicator(const CommunicatorOptions& options, const TcpTuning& tuning,
                   TcpConnections connections,
                   std::shared_ptr<ByteCounter> parents_sent)
-      : Communicator(options.rank, options.size),
+      : HostCommunicator(options.rank, options.size),
         options_(options),
         tuning_(tuning),
         name_(absl::StrCat("communicator '", options.id, "'")),
@@ -71,43 +71,12 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
   absl::Status Open(CancelSignal* parent);
 
   absl::string_view backend() const override { return "tcp"; }
-  bool has_mean() const override { return true; }
   void Abort(absl::string_view reason) override { executor_->Abort(reason); }
   int64_t wire_bytes() const override { return sent_->bytes(); }
   void WatchPeerLosses(OnLost on_lost) override { ends_.Watch(on_lost); }
 
  protected:
-  absl::Status CheckPlace(const Span& span) const override {
-    return CheckOnHost(*this, span);
-  }
-  WorkPtr DoAllReduce(Span span, ReduceOp op) override {
-    return Start({HeaderOf(CollectiveKind::kAllReduce, span, op), span, span});
-  }
-  WorkPtr DoBroadcast(Span span, int root) override {
-    return Start(
-        {HeaderOf(CollectiveKind::kBroadcast, span, ReduceOp::kSum, root), span,
-         span});
-  }
-  WorkPtr DoAgree(const CollectiveHeader& header) override {
-    return Start({header, {}, {}});
-  }
-  WorkPtr DoAllGather(Span input, Span output) override {
-    return Start({HeaderOf(CollectiveKind::kAllGather, input), input, output});
-  }
-  WorkPtr DoReduceScatter(Span input, Span output, ReduceOp op) override {
-    return Start(
-        {HeaderOf(CollectiveKind::kReduceScatter, input, op), input, output});
-  }
-  WorkPtr DoAllToAll(Span input, Span output) override {
-    return Start({HeaderOf(CollectiveKind::kAllToAll, input), input, output});
-  }
-  WorkPtr DoAllReduceMean(std::vector<Span> parts, const Span& all) override {
-    Span first = parts[0];
-    first.count = all.count;
-    return Start(
-        {HeaderOf(CollectiveKind::kMean, all), first, first,
-         parts.size() == 1 ? nullptr : std::make_shared<const Runs>(parts)});
-  }
+  WorkPtr Start(const HostOperation& operation) override;
   WorkPtr DoSend(Span span, int peer, uint32_t tag) override {
     return Message(/*sends=*/true, span, peer, tag);
   }
@@ -126,7 +95,6 @@ class TcpCommunicator : public Communicator, public PeerLossSource {
       const std::vector<int>& ranks) override;
 
  private:
-  WorkPtr Start(const TcpCollectives::Operation& operation);
   WorkPtr Message(bool sends, const Span& span, int peer, uint32_t tag);
   absl::StatusOr<RingChoice> AgreeOnRing();
   absl::Status WhyGone(int peer, const absl::Status& status);
@@ -193,7 +161,7 @@ absl::StatusOr<RingChoice> TcpCommunicator::AgreeOnRing() {
   return choice;
 }
 
-WorkPtr TcpCommunicator::Start(const TcpCollectives::Operation& operation) {
+WorkPtr TcpCommunicator::Start(const HostOperation& operation) {
   if (collectives_->IsSmall(operation)) {
     WorkPtr work = executor_->TryRunAssisted(
         [&] { collectives_->Begin(operation); },
