@@ -14,6 +14,7 @@
 #include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
+#include "client/reduce/counted_buffers_for_test.h"
 #include "gtest/gtest.h"
 
 namespace coxswain::agreement_test {
@@ -341,42 +342,20 @@ TEST(AgreementTest, AnErrorOfTheCommunicatorIsReturnedAsItIs) {
 }
 
 // One of two ranks, whose collectives end when the test ends them.
-class DeafCommunicator : public Communicator {
+class DeafCommunicator : public CountedBuffers<Communicator> {
  public:
-  DeafCommunicator() : Communicator(0, 2) {}
+  DeafCommunicator() : CountedBuffers(0, 2) {}
 
   absl::string_view backend() const override { return "deaf"; }
   void Abort(absl::string_view) override {}
   int64_t wire_bytes() const override { return 0; }
-  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
-      int64_t count, DType dtype) override {
-    auto buffer = Communicator::AllocateBuffer(count, dtype);
-    if (!buffer.ok()) return buffer;
-    return std::make_unique<CountedBuffer>(std::move(buffer).value(), &buffers);
-  }
 
   const WorkPtr work = std::make_shared<Work>();
-  int buffers = 0;  // alive
 
  protected:
   WorkPtr DoAllReduce(Span, ReduceOp) override { return work; }
   WorkPtr DoBroadcast(Span, int) override { return work; }
   WorkPtr DoAgree(const CollectiveHeader&) override { return work; }
-
- private:
-  class CountedBuffer : public BufferOwner {
-   public:
-    CountedBuffer(std::unique_ptr<BufferOwner> buffer, int* count)
-        : buffer_(std::move(buffer)), count_(count) {
-      ++*count_;
-    }
-    ~CountedBuffer() override { --*count_; }
-    Span span() const override { return buffer_->span(); }
-
-   private:
-    const std::unique_ptr<BufferOwner> buffer_;
-    int* const count_;
-  };
 };
 
 TEST(AgreementTest, PastItsTimeoutACollectiveKeepsItsMemoryUntilItEnds) {

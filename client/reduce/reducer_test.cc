@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/fake_clock.h"
 #include "base/random.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "client/reduce/counted_buffers_for_test.h"
 #include "client/reduce/reducer_test_support.h"
 
 namespace coxswain {
@@ -273,34 +273,12 @@ TEST(ReducerTest, BroadcastsSmallAndLargeSpansFromRankZero) {
 }
 
 // Its broadcasts end when the test ends them, aborted or not.
-class DeafCommunicator : public LoopbackCommunicator {
+class DeafCommunicator : public CountedBuffers<LoopbackCommunicator> {
  public:
-  absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
-      int64_t count, DType dtype) override {
-    COXSWAIN_ASSIGN_OR_RETURN(
-        auto buffer, LoopbackCommunicator::AllocateBuffer(count, dtype));
-    ++buffers;
-    return std::make_unique<CountedBuffer>(std::move(buffer), &buffers);
-  }
-
   const WorkPtr broadcast = std::make_shared<Work>();
-  std::atomic<int> buffers{0};  // alive
 
  protected:
   WorkPtr DoBroadcast(Span, int) override { return broadcast; }
-
- private:
-  class CountedBuffer : public BufferOwner {
-   public:
-    CountedBuffer(std::unique_ptr<BufferOwner> buffer, std::atomic<int>* count)
-        : buffer_(std::move(buffer)), count_(count) {}
-    ~CountedBuffer() override { --*count_; }
-    Span span() const override { return buffer_->span(); }
-
-   private:
-    const std::unique_ptr<BufferOwner> buffer_;
-    std::atomic<int>* const count_;
-  };
 };
 
 TEST(ReducerTest, ABroadcastPastItsTimeoutKeepsItsMemoryUntilItEnds) {

@@ -1,6 +1,5 @@
 #include "client/reduce/root_broadcast.h"
 
-#include <atomic>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -8,11 +7,11 @@
 #include <thread>
 #include <utility>
 
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "client/comm/held/held_communicator.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/comm/in_process/loopback_communicator.h"
+#include "client/reduce/counted_buffers_for_test.h"
 
 namespace coxswain::root_broadcast_test {
 namespace {
@@ -140,15 +139,12 @@ TEST(RootBroadcastTest, AFailureAbortsTheCommunicatorAndEndsThePeersWaits) {
 }
 
 // Its broadcasts end when the test ends them, aborted or not.
-class DeafCommunicator : public LoopbackCommunicator {
+class DeafCommunicator : public CountedBuffers<LoopbackCommunicator> {
  public:
   absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype) override {
     if (no_memory) return absl::ResourceExhaustedError("no memory");
-    COXSWAIN_ASSIGN_OR_RETURN(
-        auto buffer, LoopbackCommunicator::AllocateBuffer(count, dtype));
-    ++buffers;
-    return std::make_unique<CountedBuffer>(std::move(buffer), &buffers);
+    return CountedBuffers::AllocateBuffer(count, dtype);
   }
   void Abort(absl::string_view reason) override {
     aborted = std::string(reason);
@@ -162,7 +158,6 @@ class DeafCommunicator : public LoopbackCommunicator {
   }
 
   const WorkPtr broadcast = std::make_shared<Work>();
-  std::atomic<int> buffers{0};  // alive
   std::string aborted;
   bool no_memory = false;
   bool ends_when_aborted = false;
@@ -170,19 +165,6 @@ class DeafCommunicator : public LoopbackCommunicator {
 
  protected:
   WorkPtr DoBroadcast(Span, int) override { return broadcast; }
-
- private:
-  class CountedBuffer : public BufferOwner {
-   public:
-    CountedBuffer(std::unique_ptr<BufferOwner> buffer, std::atomic<int>* count)
-        : buffer_(std::move(buffer)), count_(count) {}
-    ~CountedBuffer() override { --*count_; }
-    Span span() const override { return buffer_->span(); }
-
-   private:
-    const std::unique_ptr<BufferOwner> buffer_;
-    std::atomic<int>* const count_;
-  };
 };
 
 TEST(RootBroadcastTest, PastItsTimeoutAPackKeepsItsMemoryUntilItEnds) {
