@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
+#include "client/checkpoint/state_hook_for_test.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/rpc/member_context.h"
 #include "gmock/gmock.h"
@@ -26,23 +27,11 @@ using ::testing::HasSubstr;
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // A hook whose state is one error; a shard has the mean of all of them.
-class MeanHook : public Hook {
+class MeanHook : public StateHook {
  public:
   explicit MeanHook(float error = 0) : error_(error) {}
 
   std::string spec() const override { return "mean"; }
-  absl::Status Configure(const std::vector<ParameterSpec>&, int) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
-                                                    Communicator&) override {
-    return absl::UnimplementedError("not a hook for training");
-  }
-  absl::Status Commit() override { return absl::OkStatus(); }
-  void Rollback() override {}
-  int64_t step() const override { return 40; }
-  bool needs_averager() const override { return needs; }
-  bool needs = false;
   float error() const { return error_; }
 
   absl::StatusOr<HookState> SaveOwn() const override {

@@ -7,6 +7,7 @@
 
 #include "base/status_matchers.h"
 #include "client/checkpoint/fake_checkpoint_service.h"
+#include "client/checkpoint/state_hook_for_test.h"
 #include "client/comm/in_process/in_process_world.h"
 #include "client/rpc/member_context.h"
 #include "gtest/gtest.h"
@@ -17,21 +18,9 @@ namespace {
 using ::testing::HasSubstr;
 
 // A hook whose state is one tensor per rank.
-class StatefulHook : public Hook {
+class StatefulHook : public StateHook {
  public:
   std::string spec() const override { return "stateful"; }
-  absl::Status Configure(const std::vector<ParameterSpec>&, int) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::unique_ptr<Exchange>> Prepare(const Bucket&,
-                                                    Communicator&) override {
-    return absl::UnimplementedError("not a hook for training");
-  }
-  absl::Status Commit() override { return absl::OkStatus(); }
-  void Rollback() override {}
-  int64_t step() const override { return 40; }
-  bool needs_averager() const override { return needs; }
-  bool needs = false;
   absl::StatusOr<HookState> SaveState(Communicator& communicator) override {
     HookState state;
     state.spec = spec();
