@@ -33,6 +33,8 @@ LogFormat FormatOfEnvironment() {
              : LogFormat::kText;
 }
 
+// Made at load, as is what follows like it: where one thread makes it while
+// another one forks, the fork would wait for it without end.
 std::atomic<LogFormat>& Format() {
   static std::atomic<LogFormat> format{FormatOfEnvironment()};
   return format;
@@ -223,7 +225,10 @@ LogWriter& Stderr() {
 // At load, when there is one thread: in a fork, what another one had only begun
 // to make would be waited for without end.
 [[maybe_unused]] const bool kMadeAtLoad = [] {
+  (void)Format();
+  (void)LeastLevel();
   (void)LocalZone();
+  (void)absl::UTCTimeZone();
   (void)Stderr();
   return true;
 }();

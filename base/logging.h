@@ -51,12 +51,14 @@ void LogError(absl::string_view event, LogFields fields = {});
 
 // Sets the lowest level that is printed: "debug", "info", "warning", "error" or
 // "off". Returns false if the name is none of these. Until the first call it is
-// the value of COXSWAIN_LOG_LEVEL, or "info" if that is none of these.
+// the value that COXSWAIN_LOG_LEVEL has when this library is loaded, or "info"
+// if that is none of these.
 bool SetLogLevel(absl::string_view level);
 
 enum class LogFormat { kText, kJson };
 // Sets how lines are printed from now on. Until the first call it is the value
-// of COXSWAIN_LOG_FORMAT: "json", or text for anything else.
+// that COXSWAIN_LOG_FORMAT has when this library is loaded: "json", or text for
+// anything else.
 void SetLogFormat(LogFormat format);
 // The same by name: "text" or "json". Returns false if the name is neither.
 bool SetLogFormat(absl::string_view format);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <limits>
 #include <string>
 #include <thread>
@@ -94,6 +95,26 @@ TEST(LoggingTest, TheFormatIsSetByName) {
   EXPECT_EQ(nlohmann::json::parse(Logged("a b"))["key"], "a b");
   ASSERT_TRUE(SetLogFormat("text"));
   EXPECT_THAT(Logged("a b"), HasSubstr(" I event key=\"a b\"\n"));
+}
+
+// Returns how many of format and level a program has set that sets the
+// environment, which both are read from, as it begins.
+int ReadAfterLoad() {
+  setenv("COXSWAIN_LOG_FORMAT", "json", /*overwrite=*/1);
+  setenv("COXSWAIN_LOG_LEVEL", "off", /*overwrite=*/1);
+  testing::internal::CaptureStderr();
+  LogError("printed");
+  const std::string printed = testing::internal::GetCapturedStderr();
+  return (GetLogFormat() == LogFormat::kJson ? 1 : 0) +
+         (printed.empty() ? 1 : 0);
+}
+
+// What is made by the first line of a thread cannot be used by a process that
+// is forked meanwhile.
+TEST(LoggingTest, AllThatALineNeedsIsMadeAtLoad) {
+  // In a process of its own, which has logged nothing yet.
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(_exit(ReadAfterLoad()), testing::ExitedWithCode(0), "");
 }
 
 class RecordingSink : public LogSink {
