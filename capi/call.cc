@@ -5,6 +5,7 @@
 #include <deque>
 #include <thread>
 
+#include "base/exception_status.h"
 #include "base/mutex.h"
 #include "base/start_thread.h"
 #include "base/status_macros.h"
@@ -121,13 +122,7 @@ class Helpers {
   size_t running_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-absl::Status RunWork(const Work& work) {
-  try {
-    return work.run();
-  } catch (...) {
-    return StatusOfException();
-  }
-}
+absl::Status RunWork(const Work& work) { return WithoutExceptions(work.run); }
 
 // Work on a thread of the library.
 class ThreadCall : public Call {

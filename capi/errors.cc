@@ -1,6 +1,5 @@
 #include "capi/errors.h"
 
-#include <exception>
 #include <vector>
 
 #include "base/peer_text.h"
@@ -79,17 +78,6 @@ cx_code Report(const Answer& answer) noexcept {
     last_error.ranks.clear();
   }
   return code;
-}
-
-absl::Status StatusOfException() {
-  try {
-    std::rethrow_exception(std::current_exception());
-  } catch (const std::exception& exception) {
-    return absl::InternalError(
-        absl::StrCat("an exception was thrown: ", exception.what()));
-  } catch (...) {
-    return absl::InternalError("something other than an exception was thrown");
-  }
 }
 
 absl::Status InvalidArgument(absl::string_view argument,

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/exception_status.h"
 #include "base/status_macros.h"
 #include "capi/coxswain.h"
 
@@ -36,10 +37,6 @@ struct Answer {
 
 // Returns the code of an answer, and keeps an error as the thread's last one.
 cx_code Report(const Answer& answer) noexcept;
-
-// Returns the status that stands for the exception in flight. Only from within
-// a catch clause.
-absl::Status StatusOfException();
 
 // Runs the body of a function: exceptions, which are those of the standard
 // library and of callbacks, become CX_INTERNAL.
