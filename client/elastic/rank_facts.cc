@@ -100,7 +100,7 @@ int MajorityIn(const std::vector<RankFacts>& facts,
 
 // Returns whether it has taken all of this state while it waited.
 bool CaughtUpWith(const RankFacts& a, const RankFacts& source) {
-  return a.caught_up != 0 && a.lineage == source.lineage &&
+  return a.caught_up != 0 && a.caught_up == source.lineage &&
          a.trained == source.trained && a.progress == source.progress &&
          SameBits(a, source);
 }

@@ -44,9 +44,9 @@ struct RankFacts {
   int64_t hook_shared = 0;
   int64_t hook_slice = 0;
   int64_t hook_slices = 0;
-  // It has no state of its own, but has taken that of the members, as of
-  // `trained` and `progress`, while it waited: see CatchUpTarget. It counts for
-  // nothing but for what it has to copy itself.
+  // The lineage of what it has taken of the members' state, as of `trained` and
+  // `progress`, while it waited: see CatchUpTarget; 0: nothing. It has no state
+  // of its own then, and counts for nothing but for what it has to copy itself.
   int64_t caught_up = 0;
 };
 
@@ -57,7 +57,8 @@ absl::StatusOr<std::vector<RankFacts>> ExchangeFacts(Communicator& communicator,
 
 // Where no rank has a state, what ranks have taken of one while they waited is
 // dropped: not all of it came that way. Each of these is to go back to what it
-// had.
+// had, and what begins with it is of a lineage of its own: those that have the
+// state may only be away.
 void DropCaughtUpAlone(std::vector<RankFacts>* facts);
 
 // What follows from them, the same on all ranks.

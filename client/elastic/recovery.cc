@@ -178,8 +178,7 @@ absl::StatusOr<RankFacts> Recovery::Facts() {
   facts.step = state_.step();
   facts.layout = LayoutOf(state_.LooseTensors(), LayoutOf(tensors, 0));
   if (standing_.caught_up) {
-    facts.caught_up = 1;
-    facts.lineage = standing_.caught_up->lineage;
+    facts.caught_up = standing_.caught_up->lineage;
     facts.trained = standing_.caught_up->trained;
     facts.progress = standing_.caught_up->progress;
   }

@@ -406,6 +406,29 @@ TEST(RecoveryTest, WithoutMembersANewcomerGoesBackToWhatItHad) {
   for (const auto& rank : ranks) EXPECT_EQ(rank->state.value(), 0);
 }
 
+// The members were only away: what has begun without them is not what they have
+// trained, whenever that was.
+TEST(RecoveryTest, WithoutMembersANewcomerBeginsALineageOfItsOwn) {
+  Ranks ranks = RanksOf(CaughtUpAt(9), CaughtUpAt(9));
+  ExpectOk(RecoverAll(ranks));
+  for (const auto& rank : ranks) {
+    EXPECT_EQ(rank->standing.lineage, ranks[0]->standing.lineage);
+    EXPECT_NE(rank->standing.lineage, 7);
+    // They take a step.
+    rank->standing.trained = 5;
+    ASSERT_OK(rank->state.Load("after 1", 1));
+  }
+  ranks.push_back(Survivor(9, 0.25));
+  const Results results = RecoverAll(ranks, 6);
+  ExpectOk(results);
+  for (const auto& result : results) {
+    EXPECT_EQ(result->source, 2);
+    EXPECT_EQ(result->step, 9);
+    EXPECT_THAT(result->warnings,
+                ElementsAre(HasSubstr("trained apart from the others")));
+  }
+}
+
 TEST(RecoveryTest, ARankThatWasAwayHasNoErrorsAndIsNoSource) {
   Ranks ranks = RanksOf(Survivor(10, 0.5), Survivor(9, 0.25));
   // Rank 0 was ahead when it was lost; rank 1 went on without it.
