@@ -87,7 +87,11 @@ void JobMembership::NoteNewcomers(const Member& member, const Progress& before,
   for (const NewcomerReport& report : reports) {
     Waiter* const waiter = job_.waiting.FindMutable(report.incarnation);
     if (waiter == nullptr) continue;
-    waiter->settled |= report.settled;
+    if (report.settled) {
+      waiter->settled_by.insert(member.rank);
+    } else {
+      waiter->settled_by.erase(member.rank);
+    }
     const bool known =
         std::any_of(before.newcomers.begin(), before.newcomers.end(),
                     [&](const NewcomerReport& old) {

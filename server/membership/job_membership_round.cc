@@ -317,7 +317,7 @@ bool JobMembership::AwaitCatchUp(const std::vector<WorkerIdentity>& spares,
                              {"worker", identity.ToString()}});
     }
     first = std::min(first, waiter->catching_up_since);
-    unsettled |= !waiter->settled;
+    unsettled |= waiter->settled_by.empty();
   }
   if (!wanted.newcomers.empty()) effects->push_back(std::move(wanted));
   return unsettled && now < first + options().catch_up_timeout;

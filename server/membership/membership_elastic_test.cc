@@ -344,6 +344,27 @@ TEST_F(ElasticTest, TheRegroupWaitsUntilASpareHasTheState) {
               ElementsAre("job 1: a worker waits to join: host-b/0"));
 }
 
+// A piece that was damaged comes again after a later step.
+TEST_F(ElasticTest, TheRegroupWaitsForASpareThatLacksSomethingAgain) {
+  const auto team = RunElastic(2, 4, 2);
+  Worker* spare = MakeElastic(2, 4, 0, "host-b");
+  spare->request.catch_up_address = "host-b:7";
+  Join(spare);
+  // Both before the coordinator looks.
+  ReportSpare(membership_.get(), team[0], spare, /*settled=*/true);
+  ReportSpare(membership_.get(), team[0], spare, /*settled=*/false, "damaged");
+  Pass(absl::Seconds(5));
+  ASSERT_THAT(observer_.catch_ups, SizeIs(1));
+  Beat(team);
+  Pass(absl::Seconds(2));
+  EXPECT_THAT(observer_.regroups, IsEmpty());
+  // Another one sends it nothing more, so that it cannot come to an end.
+  ReportSpare(membership_.get(), team[1], spare, /*settled=*/true);
+  ReportSpare(membership_.get(), team[0], spare, /*settled=*/false, "damaged");
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.regroups, SizeIs(1));
+}
+
 TEST_F(ElasticTest, TheRegroupWaitsForNoSpareThatTakesTooLong) {
   const auto team = RunElastic(2, 4, 2);
   Worker* spare = MakeElastic(2, 4, 0, "host-b");

@@ -30,10 +30,11 @@ struct Waiter {
   // Where it takes the members' state; without an address: nowhere.
   schedule::Newcomer catch_up;
   // Since when the members of a generation are to send it their state, which
-  // happens once; InfiniteFuture: not yet. And whether it need not be waited
-  // for any longer.
+  // happens once; InfiniteFuture: not yet. And which ranks report that it need
+  // not be waited for: rank 0 of one that is in step, until that lacks a piece
+  // that was damaged, and ranks that send it nothing more.
   absl::Time catching_up_since = absl::InfiniteFuture();
-  bool settled = false;
+  std::set<int> settled_by;
   int damage_reports = 0;  // that were logged
   std::function<void(absl::StatusOr<JoinResult>)> callback;
 };

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "base/status_matchers.h"
@@ -35,6 +36,27 @@ class CatchUpDamageTest : public CatchUpTest {
     sent_ = 0;
     Step(/*applied=*/true, /*begins=*/true);
   }
+  // Trains until the newcomer is in step, and on to the step of which this
+  // piece of the averages is damaged; until rank 0 knows what it lacks.
+  void TrainToDamage(int rank, int64_t piece) {
+    constexpr int kApplied = 30;
+    Listen();
+    network_ = NetworkOf(rank, {Kind::kAverages, piece, kByte, kApplied});
+    BeginWithMomenta();
+    TrainUntilSettled();
+    int applied = sent_ - (sent_ + 1) / 3;  // by TrainUntilSettled
+    ASSERT_LT(applied, kApplied);
+    for (; applied < kApplied; ++applied) {
+      ASSERT_TRUE(Settled());
+      Step();
+      newcomer_.Await(sent_);
+    }
+    const absl::Time end = Clock::Real()->Now() + kSoon;
+    while (Settled() && Clock::Real()->Now() < end) std::this_thread::yield();
+    EXPECT_FALSE(Settled()) << "the regroup would not wait";
+  }
+
+  std::unique_ptr<DamagedNetwork> network_;
 };
 
 TEST_F(CatchUpDamageTest, ADamagedPieceComesFromAnotherMember) {
@@ -105,6 +127,21 @@ TEST_F(CatchUpDamageTest,
   EXPECT_THAT(receiver_->damage(),
               ElementsAre(AllOf(HasSubstr("piece 1 of the averages"),
                                 HasSubstr("rank 1 on host-1"))));
+}
+
+TEST_F(CatchUpDamageTest, TheRegroupWaitsForWhatAnotherMemberSendsAgain) {
+  TrainToDamage(/*rank=*/0, /*piece=*/2);
+  TrainUntilSettled();
+  ExpectCaughtUp();
+  EXPECT_THAT(receiver_->damage(),
+              ElementsAre(HasSubstr("piece 2 of the averages")));
+}
+
+TEST_F(CatchUpDamageTest, WhatWasDamagedMayComeWithTheLastStep) {
+  TrainToDamage(/*rank=*/1, /*piece=*/1);
+  ExpectCaughtUp();
+  EXPECT_THAT(receiver_->damage(),
+              ElementsAre(HasSubstr("piece 1 of the averages")));
 }
 
 TEST_F(CatchUpDamageTest, TooMuchDamageIsGivenUp) {

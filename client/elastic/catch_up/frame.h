@@ -22,7 +22,8 @@
 // averages where the step was applied, and as many pieces of the state as kStep
 // has announced: at first all of its share, later those that were asked for:
 // all that hold the elements of a damaged piece, after the same step. A
-// newcomer answers with kAgain and kReached.
+// newcomer answers with kAgain and kReached, and with kLacks to rank 0, which
+// has the coordinator wait.
 
 namespace coxswain::catch_up {
 
@@ -44,6 +45,7 @@ enum class Kind : uint32_t {
   kState = 4,
   kAgain = 5,    // the newcomer asks for this piece of the state, and why
   kReached = 6,  // the newcomer holds all of the state of this step
+  kLacks = 7,    // the newcomer has asked another member with kAgain
 };
 
 // The flags of kStep.

@@ -274,7 +274,13 @@ absl::Status Receiver::Ask(Request request, const Parts& state) {
     again.flags = number == request.pieces.back() ? 0 : kMore;
     COXSWAIN_RETURN_IF_ERROR(Answer(request.rank, again, request.reason));
   }
-  if (!request.pieces.empty()) requests_.push_back(std::move(request));
+  if (request.pieces.empty()) return absl::OkStatus();
+  if (request.rank != 0) {
+    Header lacks;
+    lacks.kind = Kind::kLacks;
+    COXSWAIN_RETURN_IF_ERROR(Answer(0, lacks, ""));
+  }
+  requests_.push_back(std::move(request));
   return absl::OkStatus();
 }
 

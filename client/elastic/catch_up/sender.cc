@@ -112,7 +112,12 @@ std::vector<int64_t> Sender::TakeAsked() {
 
 bool Sender::settled() const {
   MutexLock lock(&mutex_);
-  return in_step_ || !failure_.ok();
+  return (in_step_ && !lacks_) || !failure_.ok();
+}
+
+bool Sender::in_step() const {
+  MutexLock lock(&mutex_);
+  return in_step_;
 }
 
 bool Sender::failed() const {
@@ -283,14 +288,17 @@ void Sender::NoteAnswer(const Header& header, absl::string_view text) {
     if ((header.flags & kMore) == 0) {
       asked_.insert(asked_.end(), asking_.begin(), asking_.end());
       asking_.clear();
+      lacks_ = true;
     }
     damage_ = OneLine(ValidUtf8(text));  // it goes into a message
-    in_step_ = false;
+  } else if (header.kind == Kind::kLacks) {
+    lacks_ = true;
   } else if (header.kind == Kind::kReached) {
     while (!unreached_.empty() && unreached_.front() <= header.progress) {
       unreached_.pop_front();
     }
     in_step_ |= unreached_.size() <= kOnTheWay;
+    lacks_ = false;
   }
 }
 

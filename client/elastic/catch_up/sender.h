@@ -64,8 +64,11 @@ class Sender {
 
   // Returns the pieces of the state that were asked for since the last call.
   std::vector<int64_t> TakeAsked();
-  // Returns whether the newcomer is in step, or gets nothing more.
+  // Returns whether the newcomer is in step, and lacks nothing that it has
+  // asked for, or gets nothing more.
   bool settled() const;
+  // Returns whether it has been in step, whatever it lacks.
+  bool in_step() const;
   bool failed() const;
   // Returns what the newcomer last reported of damaged pieces; empty: nothing.
   std::string damage() const;
@@ -99,6 +102,7 @@ class Sender {
   std::deque<int64_t> unreached_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool in_step_ ABSL_GUARDED_BY(mutex_) = false;
+  bool lacks_ ABSL_GUARDED_BY(mutex_) = false;  // what was damaged
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> asked_ ABSL_GUARDED_BY(mutex_);
   // Asked for together, but for the last of them: a step between two would use

@@ -102,7 +102,8 @@ void Source::EndStep(const Step& step) {
   for (auto& [incarnation, sender] : senders_) {
     if (sender->failed()) continue;
     // All members would wait for it at the regroup. It reports to rank 0 alone.
-    if (step.last && options_.rank == 0 && !sender->settled()) {
+    // What was damaged may come with this step.
+    if (step.last && options_.rank == 0 && !sender->in_step()) {
       sender->Drop("it is not in step when the members regroup");
       continue;
     }
