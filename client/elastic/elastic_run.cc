@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/exception_status.h"
 #include "base/logging.h"
 #include "base/mesh.h"
 #include "base/status_macros.h"
@@ -280,16 +281,16 @@ absl::StatusOr<std::unique_ptr<Session>> Runner::JoinFirst() {
   if (joined.ok() || !standing_.caught_up) return joined;
   // The members had ended their generation, and the round failed.
   standing_.caught_up.reset();
-  COXSWAIN_RETURN_IF_ERROR(options_.catch_up->Undo());
+  COXSWAIN_RETURN_IF_ERROR(UndoCatchUp(options_.catch_up));
   return joined;
 }
 
 absl::StatusOr<Runner::Next> Runner::Generation() {
   ElasticGeneration generation;
   ElasticRun::Trained trained;
-  absl::Status status = Prepare(&generation);
+  absl::Status status = WithoutExceptions([&] { return Prepare(&generation); });
   if (status.ok()) {
-    status = Train(generation, &trained);
+    status = WithoutExceptions([&] { return Train(generation, &trained); });
   } else {
     ++fruitless_;
   }
@@ -337,7 +338,8 @@ absl::Status Runner::Train(ElasticGeneration& generation,
                            ElasticRun::Trained* trained) {
   finished_ = false;
   const int64_t begun = state_.progress();
-  const absl::Status status = train_(generation, trained);
+  const absl::Status status =
+      WithoutExceptions([&] { return train_(generation, trained); });
   if (!status.ok()) state_.Rollback();
   if (trained->hook_state) {
     standing_.hook_state = std::move(trained->hook_state);
@@ -446,7 +448,7 @@ void Runner::AfterStep(int64_t step) {
 absl::Status ElasticRun::Run(const Options& options, ElasticState* state,
                              const Train& train, Ending* ending) {
   Runner runner(options, state, train);
-  COXSWAIN_RETURN_IF_ERROR(runner.Run());
+  COXSWAIN_RETURN_IF_ERROR(WithoutExceptions([&] { return runner.Run(); }));
   if (ending != nullptr) *ending = runner.ending();
   return absl::OkStatus();
 }

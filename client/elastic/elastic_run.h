@@ -153,7 +153,8 @@ class ElasticRun {
   // Returns OK with the reason in `ending`, if that is not null; also for a
   // worker that had finished when others were lost, and that waited for them
   // without success. Errors: those of Session::Join, of `train`, and of the
-  // state.
+  // state; INTERNAL for an exception of one of these, or of a function in
+  // `options`.
   static absl::Status Run(const Options& options, ElasticState* state,
                           const Train& train, Ending* ending = nullptr);
 };

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/exception_status.h"
 #include "base/logging.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -82,6 +83,7 @@ class Recovery {
   absl::StatusOr<Recovered> Run();
 
  private:
+  absl::StatusOr<Recovered> RunParts();
   absl::StatusOr<RankFacts> Facts();
   absl::Status Exchange();
   absl::Status Plan();
@@ -97,6 +99,7 @@ class Recovery {
   // or, after an error, nothing.
   absl::Status Copy();
   absl::Status CopyParts();
+  absl::Status CopyAllParts();
   absl::Status CopyTensorsAndBytes();
   absl::Status CheckCopies();
   absl::Status CopyLoose();
@@ -115,6 +118,16 @@ class Recovery {
 };
 
 absl::StatusOr<Recovered> Recovery::Run() {
+  try {
+    return RunParts();
+  } catch (...) {
+    return Fail("recovering its state", StatusOfException());
+  }
+}
+
+absl::StatusOr<Recovered> Recovery::RunParts() {
+  COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state_.Tensors()));
+  COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state_.LooseTensors()));
   COXSWAIN_RETURN_IF_ERROR(Plan());
   COXSWAIN_RETURN_IF_ERROR(Copy());
   // From here on it holds what all hold, whatever becomes of the hook's state.
@@ -237,7 +250,7 @@ absl::Status Recovery::KeepOrDropCaughtUp() {
                "have: they ended earlier, or compute other bits"},
               {"next", "it copies their state"}});
   standing_.caught_up.reset();
-  const absl::Status undone = standing_.catch_up->Undo();
+  const absl::Status undone = UndoCatchUp(standing_.catch_up);
   return undone.ok() ? undone : Fail("giving up what it had taken", undone);
 }
 
@@ -303,6 +316,15 @@ absl::Status Recovery::Copy() {
 }
 
 absl::Status Recovery::CopyParts() {
+  // Here, so that a rank goes back to what it had.
+  try {
+    return CopyAllParts();
+  } catch (...) {
+    return Fail("copying the state", StatusOfException());
+  }
+}
+
+absl::Status Recovery::CopyAllParts() {
   if (plan_.copies_any) {
     COXSWAIN_RETURN_IF_ERROR(CopyTensorsAndBytes());
     COXSWAIN_RETURN_IF_ERROR(CheckCopies());
@@ -393,8 +415,6 @@ absl::StatusOr<Recovered> Recover(Communicator& communicator,
                                   int64_t generation,
                                   const RecoveryOptions& options,
                                   ElasticState* state, RankStanding* standing) {
-  COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state->Tensors()));
-  COXSWAIN_RETURN_IF_ERROR(CheckOnHost(state->LooseTensors()));
   return Recovery(&communicator, generation, options, state, standing).Run();
 }
 

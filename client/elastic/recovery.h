@@ -98,8 +98,9 @@ struct Recovered {
 // has one is left by then, the hook begins anew.
 //
 // Errors: those of PlanRecovery, on all ranks; of the communicator; of the
-// state, after which the communicator is aborted, as the peers wait for it;
-// DATA_LOSS on a rank that could not restore what it had.
+// state, whose exceptions are INTERNAL, after which the communicator is
+// aborted, as the peers wait for it; DATA_LOSS on a rank that could not restore
+// what it had.
 absl::StatusOr<Recovered> Recover(Communicator& communicator,
                                   int64_t generation,
                                   const RecoveryOptions& options,

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -59,11 +60,15 @@ class FakeState : public ElasticState {
   absl::StatusOr<std::string> Save() override {
     if (changes_when_saved) values_.back() += 1;
     if (refuse_save) return absl::ResourceExhaustedError("no memory");
+    if (throw_in_save) throw std::runtime_error("no memory of the framework's");
     return extra_;
   }
   absl::Status Load(absl::string_view bytes, int64_t step) override {
     if (!refuse_load.empty() && bytes == refuse_load) {
       return absl::InternalError("no room for it");
+    }
+    if (!throw_in_load.empty() && bytes == throw_in_load) {
+      throw std::runtime_error("no tensor for it");
     }
     extra_ = std::string(bytes);
     step_ = step;
@@ -94,6 +99,8 @@ class FakeState : public ElasticState {
   bool refuse_save = false;
   bool changes_when_saved = false;  // as damaged memory does
   std::string refuse_load;
+  bool throw_in_save = false;
+  std::string throw_in_load;
   uint64_t fixed_digest = 0;
 
  private:
@@ -120,12 +127,14 @@ class FakeCatchUp : public CatchUpTarget {
     return absl::OkStatus();
   }
   absl::Status Undo() override {
+    if (throws) throw std::runtime_error("no tensor to go back to");
     state_ = FakeState();
     undone = true;
     return absl::OkStatus();
   }
   void Forget() override { forgotten = true; }
 
+  bool throws = false;
   bool undone = false;
   bool forgotten = false;
 
@@ -1003,6 +1012,40 @@ TEST(RecoveryTest, ARankThatCannotLoadTheCopyIsNamedAndTheOthersContinue) {
   EXPECT_FALSE(ranks[2]->standing.has_state);
   ranks.pop_back();
   ExpectOk(RecoverAll(ranks, 6));
+}
+
+TEST(RecoveryTest, AnExceptionOfTheStateIsAnErrorThatNoPeerWaitsFor) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
+  ranks[1]->state.throw_in_save = true;
+  const Results results = RecoverAll(ranks);
+  EXPECT_EQ(results[1].status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(MessagesOf(results)[1],
+              AllOf(HasSubstr("rank 1, recovering its state"),
+                    HasSubstr("no memory of the framework's")));
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kUnavailable);
+  ranks[1]->state.throw_in_save = false;
+  ExpectOk(RecoverAll(ranks, 6));
+}
+
+TEST(RecoveryTest, ARankWhoseStateThrowsHasWhatItHad) {
+  Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25), Newcomer(2));
+  ranks[2]->state.throw_in_load = "after 9";
+  const Results results = RecoverAll(ranks);
+  EXPECT_THAT(MessagesOf(results)[2], HasSubstr("no tensor for it"));
+  EXPECT_FALSE(results[0].ok());
+  EXPECT_EQ(ranks[2]->state.value(), 2);
+  EXPECT_FALSE(ranks[2]->standing.has_state);
+}
+
+TEST(RecoveryTest, ANewcomerThatThrowsInGoingBackEnds) {
+  Ranks ranks = RanksOf(CaughtUpAt(10), Survivor(9, 0.25));
+  ranks[0]->catch_up->throws = true;
+  const Results results = RecoverAll(ranks);
+  EXPECT_EQ(results[0].status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(MessagesOf(results)[0],
+              AllOf(HasSubstr("no tensor to go back to"),
+                    HasSubstr("start this worker again")));
+  EXPECT_FALSE(results[1].ok());
 }
 
 TEST(RecoveryTest, AJobWithoutAnyWholeStateDoesNotBeginAgainSilently) {

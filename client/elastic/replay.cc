@@ -1,11 +1,10 @@
 #include "client/elastic/replay.h"
 
-#include <exception>
-#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/crc32c.h"
+#include "base/exception_status.h"
 #include "base/logging.h"
 #include "base/status_macros.h"
 
@@ -94,17 +93,8 @@ StateVersion Replay::VersionAt(int64_t progress) const {
 absl::StatusOr<KeptState> Replay::CopyIfItFits(
     ElasticState* state,
     const std::function<absl::StatusOr<HookState>()>& save_hook) const {
-  // Training can go on without.
-  try {
-    return Copy(state, save_hook);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        "there is no memory for a copy of the state");
-  } catch (const std::exception& error) {
-    // A framework's own errors, also of memory.
-    return absl::InternalError(
-        absl::StrCat("copying the state: ", error.what()));
-  }
+  // Also of memory. Training can go on without.
+  return WithoutExceptions([&] { return Copy(state, save_hook); });
 }
 
 absl::StatusOr<KeptState> Replay::Copy(
@@ -123,10 +113,18 @@ absl::StatusOr<KeptState> Replay::Copy(
 
 void Replay::NoteBits(ElasticState* state) {
   if (dispute_->now) return;
-  const absl::StatusOr<uint64_t> digest = state->Digest();
-  if (!digest.ok()) return;
-  dispute_->now =
-      StateBits{ChecksumOf(state->Tensors()), static_cast<int64_t>(*digest)};
+  const absl::Status noted = WithoutExceptions([&]() -> absl::Status {
+    COXSWAIN_ASSIGN_OR_RETURN(const uint64_t digest, state->Digest());
+    dispute_->now =
+        StateBits{ChecksumOf(state->Tensors()), static_cast<int64_t>(digest)};
+    return absl::OkStatus();
+  });
+  if (noted.ok()) return;
+  LogWarning("replayed_bits_not_read",
+             {{"generation", generation_.number},
+              {"step", dispute_->step},
+              {"reason", noted.message()},
+              {"next", "this rank does not find out which one was wrong"}});
 }
 
 void Replay::Forget() {

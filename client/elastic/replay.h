@@ -59,8 +59,7 @@ class Replay {
 
   // Before each step, with the plan's checksum_every: copies the state if it is
   // one to go back to. An error of `save_hook` (Hook::SaveOwn), or of the
-  // state, or a std::exception of theirs, is logged, and leaves it without
-  // copies.
+  // state, or an exception of theirs, is logged, and leaves it without copies.
   void BeforeStep(int64_t every, ElasticState* state,
                   const std::function<absl::StatusOr<HookState>()>& save_hook);
   // After each step. Returns what the replay has found, once, when ranks that

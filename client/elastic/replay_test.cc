@@ -215,6 +215,20 @@ TEST_F(ReplayTest, NamesTheRankOnceAllHoldTheSameBitsAgain) {
   EXPECT_EQ(replay_.Facts().replays, 0);
 }
 
+TEST_F(ReplayTest, AnExceptionWhereTheRanksDifferedLeavesTheRankUnnamed) {
+  GoBack();
+  replay_.Begin(GenerationOf(5, 8));
+  TrainTo(11, &state_, &replay_);
+  state_.StepTo(12);
+  state_.throws = true;
+  replay_.BeforeStep(4, &state_, SaveHook);
+  state_.throws = false;
+  state_.StepTo(13);
+  const std::vector<ReplayResult> results = TrainTo(20, &state_, &replay_);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_THAT(results[0].wrong, IsEmpty());
+}
+
 TEST_F(ReplayTest, GivesUpWhenTheGenerationEndsBefore) {
   GoBack();
   EXPECT_EQ(replay_.Begin(GenerationOf(5, 8)), std::nullopt);

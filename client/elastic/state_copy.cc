@@ -4,6 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/crc32c.h"
+#include "base/exception_status.h"
 #include "base/status_macros.h"
 
 namespace coxswain {
@@ -43,19 +44,23 @@ uint32_t ChecksumOf(const std::vector<Span>& spans) {
 }
 
 absl::Status StateCopy::Take(ElasticState* state, bool loose_only) {
-  loose_ = CopiesOf(state->LooseTensors());
-  if (loose_only) return absl::OkStatus();
-  COXSWAIN_ASSIGN_OR_RETURN(bytes_, state->Save());
-  step_ = state->step();
-  tensors_ = CopiesOf(state->Tensors());
-  return absl::OkStatus();
+  return WithoutExceptions([&]() -> absl::Status {
+    loose_ = CopiesOf(state->LooseTensors());
+    if (loose_only) return absl::OkStatus();
+    COXSWAIN_ASSIGN_OR_RETURN(bytes_, state->Save());
+    step_ = state->step();
+    tensors_ = CopiesOf(state->Tensors());
+    return absl::OkStatus();
+  });
 }
 
 absl::Status StateCopy::Restore(ElasticState* state) const {
-  PutBack(loose_, state->LooseTensors());
-  if (bytes_) PutBack(tensors_, state->Tensors());
-  COXSWAIN_RETURN_IF_ERROR(state->TakeTensors());
-  return bytes_ ? state->Load(*bytes_, step_) : absl::OkStatus();
+  return WithoutExceptions([&]() -> absl::Status {
+    PutBack(loose_, state->LooseTensors());
+    if (bytes_) PutBack(tensors_, state->Tensors());
+    COXSWAIN_RETURN_IF_ERROR(state->TakeTensors());
+    return bytes_ ? state->Load(*bytes_, step_) : absl::OkStatus();
+  });
 }
 
 uint32_t StateCopy::TensorsChecksum() const {

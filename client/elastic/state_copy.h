@@ -16,7 +16,7 @@ namespace coxswain {
 uint32_t ChecksumOf(const std::vector<Span>& spans);
 
 // A copy of an ElasticState, in memory of its own, to go back to. Empty at
-// first.
+// first. An exception of the state is an error.
 class StateCopy {
  public:
   // Copies the state as it is now; with `loose_only`, its loose tensors alone.

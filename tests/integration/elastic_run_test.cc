@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -355,6 +356,21 @@ TEST(ElasticRunTest, AnErrorOfItsOwnEndsAWorkerAndNotTheJob) {
   team.Join();
   EXPECT_THAT(b.status, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("nonsense")));
+  ExpectFinished({&a}, 10);
+  ExpectExact({&a});
+}
+
+TEST(ElasticRunTest, AnExceptionOfItsOwnEndsAWorkerAndNotTheJob) {
+  ElasticTeam team(2, 1);
+  ElasticWorker& a = team.Add(0, 10);
+  ElasticWorker& b = team.Add(1, 10);
+  b.training.at = [](Point, const ElasticGeneration&) -> absl::Status {
+    throw std::runtime_error("its data is nonsense");
+  };
+  team.StartAll();
+  team.Join();
+  EXPECT_THAT(b.status,
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("nonsense")));
   ExpectFinished({&a}, 10);
   ExpectExact({&a});
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -98,6 +99,7 @@ class Program : public CatchUpTarget {
     return std::vector<Part>{{SpanOf(&averages_), 0}};
   }
   absl::Status Step(absl::string_view rest, bool applied) override {
+    on_step();
     double rate = 0;
     EXPECT_TRUE(absl::SimpleAtod(rest.substr(1), &rate));
     if (applied) TakeStep(rate);
@@ -110,12 +112,17 @@ class Program : public CatchUpTarget {
     return absl::OkStatus();
   }
   absl::Status Undo() override {
+    on_undo();
     values_ = kept_;
     momenta_.clear();
     undone_ = true;
     return absl::OkStatus();
   }
   void Forget() override {}
+
+  // What a newcomer does first; set before it listens.
+  std::function<void()> on_step = [] {};
+  std::function<void()> on_undo = [] {};
 
  private:
   std::vector<double> values_;

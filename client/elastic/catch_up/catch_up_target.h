@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/exception_status.h"
 #include "client/device/tensor.h"
 
 namespace coxswain {
@@ -15,7 +17,7 @@ namespace coxswain {
 // it does with what comes. `rest` is what Source::Step::rest was on rank 0.
 //
 // Called on the receiver's thread alone until Receiver::Finish has returned,
-// and then on that of its owner.
+// and then on that of its owner. An exception is an error.
 class CatchUpTarget {
  public:
   virtual ~CatchUpTarget() = default;
@@ -42,6 +44,15 @@ class CatchUpTarget {
   // Undo will not be called.
   virtual void Forget() = 0;
 };
+
+// Undo, whose exceptions are DATA_LOSS, too.
+inline absl::Status UndoCatchUp(CatchUpTarget* target) {
+  absl::Status undone = WithoutExceptions([&] { return target->Undo(); });
+  if (!absl::IsInternal(undone)) return undone;
+  return absl::DataLossError(
+      absl::StrCat("going back to its own state after catching up failed: ",
+                   undone.message(), "; start this worker again"));
+}
 
 // A state that is that of the members: see RankFacts.
 struct CaughtUp {

@@ -1,6 +1,8 @@
 // A newcomer takes the state of members that train.
 
+#include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,7 @@ namespace coxswain::catch_up {
 namespace {
 
 using ::testing::_;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST_F(CatchUpTest, ANewcomerTakesTheStateWhileTheMembersTrain) {
@@ -62,6 +65,35 @@ TEST_F(CatchUpTest, AGenerationThatEndsEarlyLeavesNothingBehind) {
   ASSERT_OK_AND_ASSIGN(const auto caught_up, receiver_->Finish(kSoon));
   EXPECT_FALSE(caught_up.has_value());
   EXPECT_TRUE(newcomer_ == before);
+}
+
+TEST_F(CatchUpTest, AnExceptionOfTheTargetLeavesNothingBehind) {
+  const Program before(5);
+  std::atomic<bool> throws{false};
+  newcomer_.on_step = [&] {
+    if (throws) throw std::runtime_error("no tensor for it");
+  };
+  Listen();
+  Step(/*applied=*/true, /*begins=*/true);
+  TrainUntilSettled();
+  throws = true;
+  Step();
+  ASSERT_OK_AND_ASSIGN(const auto caught_up, receiver_->Finish(kSoon));
+  EXPECT_FALSE(caught_up.has_value());
+  EXPECT_TRUE(newcomer_ == before);
+}
+
+TEST_F(CatchUpTest, AnExceptionInGoingBackIsDataLoss) {
+  newcomer_.on_undo = [] {
+    throw std::runtime_error("no tensor to go back to");
+  };
+  Listen();
+  Step(/*applied=*/true, /*begins=*/true);
+  TrainUntilSettled();
+  for (auto& source : sources_) source.reset();
+  EXPECT_THAT(receiver_->Finish(kSoon).status(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("no tensor to go back to")));
 }
 
 TEST_F(CatchUpTest, WithoutMembersItEndsAtOnce) {

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/exception_status.h"
 #include "base/logging.h"
 #include "base/peer_text.h"
 #include "base/start_thread.h"
@@ -102,7 +104,8 @@ void Receiver::End() {
 }
 
 void Receiver::Run() {
-  absl::StatusOr<CaughtUp> served = Serve();
+  absl::StatusOr<CaughtUp> served =
+      WithoutExceptions([this] { return Serve(); });
   members_.clear();
   listener_ = UniqueFd();
   absl::StatusOr<std::optional<CaughtUp>> result = std::optional<CaughtUp>();
@@ -110,7 +113,7 @@ void Receiver::Run() {
     result = std::optional<CaughtUp>(*served);
   } else {
     if (begun_) {
-      const absl::Status undone = target_.Undo();
+      const absl::Status undone = UndoCatchUp(&target_);
       if (!undone.ok()) result = undone;
     }
     if (!absl::IsCancelled(served.status()) || begun_) {

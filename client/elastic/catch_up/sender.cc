@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/exception_status.h"
 #include "base/logging.h"
 #include "base/peer_text.h"
 #include "base/start_thread.h"
@@ -131,7 +132,7 @@ std::string Sender::damage() const {
 }
 
 void Sender::Run() {
-  const absl::Status served = Serve();
+  const absl::Status served = WithoutExceptions([this] { return Serve(); });
   socket_ = UniqueFd();
   sending_ = Frame();
   // Released after the lock, which the thread that trains takes: it may be much
