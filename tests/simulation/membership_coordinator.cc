@@ -231,9 +231,9 @@ absl::StatusOr<uint64_t> MembershipCoordinator::Attach(Generation generation,
 void MembershipCoordinator::Heartbeat(uint64_t attachment,
                                       const server::Progress& progress) {
   ChangeAttached(attachment, [&](int rank, server::JobEffects*) {
-    referee_.OnSign(
+    referee_.OnHeartbeat(
         machine_.members()[static_cast<size_t>(rank)].member.incarnation,
-        now());
+        progress.waiting);
     if (around_.sabotage == MembershipSabotage::kDropsHeartbeats && rank == 0) {
       return;
     }

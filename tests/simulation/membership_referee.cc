@@ -224,6 +224,16 @@ void MembershipReferee::OnSign(Incarnation incarnation, absl::Time at) {
   if (state != nullptr) state->sign = std::max(state->sign, at);
 }
 
+void MembershipReferee::OnHeartbeat(Incarnation incarnation,
+                                    absl::Duration waiting) {
+  OnSign(incarnation, now());
+  RankState* const state =
+      last_ == nullptr ? nullptr : last_->Find(incarnation);
+  if (state == nullptr) return;
+  state->reported = now();
+  state->waits = waiting >= history_.stall_timeout / 2;
+}
+
 void MembershipReferee::OnPeerBroken(int rank) {
   last_->ranks[static_cast<size_t>(rank)].broken_at = now();
 }

@@ -58,6 +58,8 @@ class MembershipReferee {
   void OnExit(Incarnation incarnation);
   void OnAttached(Generation generation, Incarnation incarnation, int stream);
   void OnSign(Incarnation incarnation, absl::Time at);
+  // Called for a heartbeat, with how long the member has waited for others.
+  void OnHeartbeat(Incarnation incarnation, absl::Duration waiting);
   void OnPeerBroken(int rank);
   void OnRegroupSent(bool regroups);
   void OnPlan(int64_t version);
@@ -124,6 +126,10 @@ class MembershipReferee {
     absl::Time sign;                                  // the last one
     absl::Time detached_at = absl::InfiniteFuture();  // never: it is not
     absl::Time broken_at = absl::InfinitePast();
+    // The last heartbeat, and whether it reported a wait for others that makes
+    // silence a stall.
+    absl::Time reported = absl::InfinitePast();
+    bool waits = false;
     bool left = false;      // its departure was noticed
     bool for_good = false;  // and it does not come back
     bool failed = false;
@@ -145,7 +151,7 @@ class MembershipReferee {
     std::set<int64_t> plans;
     absl::Time first_left = absl::InfiniteFuture();
     absl::Time ended_at;
-    // When it ended by the loss of one that was silent; never: it did not.
+    // When it ended by the loss of one that was stalled; never: it did not.
     absl::Time stalled_at = absl::InfinitePast();
     std::shared_ptr<const std::vector<server::Member>> list;  // as answered
     std::optional<server::JoinResult> answer;                 // the first one
@@ -188,6 +194,10 @@ class MembershipReferee {
   void CheckFence(const server::JobMembership& machine, uint64_t pick);
   void LookUpPromises();
   bool JustLost(const Run& run, const RankState& state) const;
+  // Returns whether this member of a generation that runs may be lost because
+  // it gives no sign of life while all others wait, or are as silent. Of one
+  // that joins the next generation it does not matter since when.
+  bool Stalls(const Run& run, const RankState& state) const;
   // Returns whether others may go on without this survivor of the last
   // generation, since it gives no sign of life: as docs/failure-model.md has
   // it, and "Stopped workers" of docs/elastic.md.

@@ -207,7 +207,7 @@ bool MembershipReferee::JustLost(const Run& run, const RankState& state) const {
       now() >= run.first_left + options.rejoin_grace) {
     return true;
   }
-  if (now() >= state.sign + history_.stall_timeout) return true;
+  if (Stalls(run, state)) return true;
   if (state.detached_at == absl::InfiniteFuture()) {
     return now() >= state.sign + options.lease;
   }
@@ -215,6 +215,33 @@ bool MembershipReferee::JustLost(const Run& run, const RankState& state) const {
       std::min(options.broken_peer_grace, options.reattach_grace);
   const bool broken = state.broken_at >= state.detached_at - soon;
   return now() >= state.detached_at + (broken ? soon : options.reattach_grace);
+}
+
+bool MembershipReferee::Stalls(const Run& run, const RankState& state) const {
+  const absl::Duration timeout = history_.stall_timeout;
+  if (timeout == absl::InfiniteDuration()) return false;
+  const absl::Time since = LookedSince();
+  const auto silent = [&](const RankState& one) {
+    return now() >= std::max(one.sign, since) + timeout;
+  };
+  if (!silent(state)) return false;
+  std::set<Incarnation> asking;
+  for (const auto& [number, join_id] : joins_) {
+    if (!join_id.removed) asking.insert(join_id.incarnation);
+  }
+  bool any = false;
+  for (const RankState& other : run.ranks) {
+    if (&other == &state) continue;
+    const bool reports =
+        other.waits && now() <= other.reported + 2 * history_.interval();
+    const bool gone = other.left || other.failed || !other.survives();
+    if (asking.count(other.member.incarnation) > 0 || (reports && !gone)) {
+      any = true;
+    } else if (!gone && !silent(other)) {
+      return false;
+    }
+  }
+  return any;
 }
 
 void MembershipReferee::CheckLoss(const server::Member& lost) {
@@ -225,9 +252,7 @@ void MembershipReferee::CheckLoss(const server::Member& lost) {
   if (!JustLost(*last_, *state)) {
     Violate(absl::StrCat(lost.ToString(), " counts as lost without a reason"));
   }
-  if (now() >= state->sign + history_.stall_timeout) {
-    last_->stalled_at = now();
-  }
+  if (Stalls(*last_, *state)) last_->stalled_at = now();
   // One that failed may come back all the same.
   state->lost = !state->failed || state->for_good;
   ++losses_;
@@ -310,8 +335,10 @@ void MembershipReferee::NoteAlsoLost(const server::JobMembership& machine) {
         record->liveness.state != server::MemberState::kLost) {
       continue;
     }
-    // Of a coordinator that stops nothing is known of the end.
-    const bool may_be = stopping_ ? JustLost(*last_, state)
+    // Of a coordinator that stops nothing is known of the end, nor what the
+    // others did then.
+    const bool silent = now() >= state.sign + history_.stall_timeout;
+    const bool may_be = stopping_ ? silent || JustLost(*last_, state)
                                   : state.failed || StallsRound(state);
     if (!may_be) {
       Violate(absl::StrCat(state.member.ToString(),

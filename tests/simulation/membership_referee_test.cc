@@ -3,6 +3,7 @@
 
 #include "tests/simulation/membership_referee.h"
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/membership/member_table.h"
+#include "server/membership/membership_errors.h"
 #include "tests/simulation/dice.h"
 
 namespace coxswain::simulation {
@@ -73,8 +75,9 @@ class MembershipRefereeTest : public ::testing::Test {
     commit.run.members = server::MemberTable(std::move(records));
     referee_.OnCommit(commit);
   }
-  // Four train, one of them is killed.
-  void EndGeneration() {
+  // Four train.
+  void BeginGeneration() {
+    Pass(kTick);  // of the first look no silence is known
     for (int slot = 0; slot < 4; ++slot) Join(slot);
     Commit({0, 1, 2, 3});
     server::GenerationBegin begin;
@@ -84,11 +87,31 @@ class MembershipRefereeTest : public ::testing::Test {
     for (const uint64_t join_id : joined_) {
       referee_.OnAnswered(join_id, absl::UnavailableError("its answer"));
     }
+  }
+  // One of them is killed.
+  void EndGeneration() {
+    BeginGeneration();
     Pass(2 * kStall);
     referee_.OnExit(MemberOf(3).incarnation);
     referee_.OnAbortAsked();
     referee_.OnEnded(generation_, absl::AbortedError("slot 3 was killed"));
     EXPECT_THAT(referee_.violation(), IsEmpty());
+  }
+  // Those that live report how long they have waited; as long as it takes until
+  // the other one counts as silent.
+  void Report(const std::map<int, absl::Duration>& waiting) {
+    for (absl::Duration passed; passed < kStall; passed += kTick) {
+      Pass(kTick);
+      for (const auto& [slot, time] : waiting) {
+        referee_.OnHeartbeat(MemberOf(slot).incarnation, time);
+      }
+    }
+  }
+  void Lose(int slot) {
+    server::Member lost = MemberOf(slot);
+    lost.rank = slot;
+    referee_.OnEnded(generation_,
+                     server::GenerationEndedError("it is silent", lost));
   }
   void ExpectTooEarly(int slot) {
     EXPECT_THAT(referee_.violation(),
@@ -104,6 +127,37 @@ class MembershipRefereeTest : public ::testing::Test {
   uint64_t join_ids_ = 0;
   std::vector<uint64_t> joined_;
 };
+
+TEST_F(MembershipRefereeTest, OneThatIsSilentWhileAllOthersWaitEndsIt) {
+  BeginGeneration();
+  Report({{0, kStall / 2}, {1, kStall}, {2, kStall}});
+  Lose(3);
+  EXPECT_THAT(referee_.violation(), IsEmpty());
+}
+
+TEST_F(MembershipRefereeTest, SilenceIsNoReasonWhileAnotherOneComputes) {
+  BeginGeneration();
+  Report({{0, kStall}, {1, kStall / 2 - kTick}, {2, kStall}});
+  Lose(3);
+  EXPECT_THAT(referee_.violation(), HasSubstr("lost without a reason"));
+}
+
+TEST_F(MembershipRefereeTest, NorIsItWhereNoneWaits) {
+  BeginGeneration();
+  Report({});
+  Lose(3);
+  EXPECT_THAT(referee_.violation(), HasSubstr("lost without a reason"));
+}
+
+TEST_F(MembershipRefereeTest, NorIsItWhereTheCoordinatorStoodStill) {
+  BeginGeneration();
+  StandStill(kStall);
+  for (const int slot : {0, 1, 2}) {
+    referee_.OnHeartbeat(MemberOf(slot).incarnation, kStall);
+  }
+  Lose(3);
+  EXPECT_THAT(referee_.violation(), HasSubstr("lost without a reason"));
+}
 
 TEST_F(MembershipRefereeTest, OneThatIsSilentWhileAllOthersWaitMayBeLost) {
   EndGeneration();
