@@ -1,6 +1,5 @@
 #include "client/comm/communicator.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +10,7 @@ namespace {
 
 class HostBuffer : public BufferOwner {
  public:
-  HostBuffer(HostMemory memory, int64_t count, DType dtype)
+  HostBuffer(ZeroedMemory memory, int64_t count, DType dtype)
       : memory_(std::move(memory)) {
     span_.data = memory_.get();
     span_.count = count;
@@ -20,7 +19,7 @@ class HostBuffer : public BufferOwner {
   Span span() const override { return span_; }
 
  private:
-  const HostMemory memory_;
+  const ZeroedMemory memory_;
   Span span_;
 };
 
@@ -341,12 +340,11 @@ absl::StatusOr<std::unique_ptr<BufferOwner>> Communicator::AllocateBuffer(
         absl::StrCat("cannot allocate ", count, " elements"));
   }
   const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype);
-  HostMemory memory = AllocateHostMemory(bytes);
+  ZeroedMemory memory = AllocateZeroedMemory(bytes);
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for a buffer of ", bytes, " bytes"));
   }
-  std::memset(memory.get(), 0, bytes);
   return std::make_unique<HostBuffer>(std::move(memory), count, dtype);
 }
 

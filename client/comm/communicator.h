@@ -144,7 +144,8 @@ class Communicator {
       const std::vector<int>& ranks);
 
   // Returns memory that this back end moves best (registered, shared, on its
-  // device). By default plain aligned memory.
+  // device), of zeros. Of the CPU's, large memory takes what is used of it,
+  // once it is. By default plain aligned memory.
   virtual absl::StatusOr<std::unique_ptr<BufferOwner>> AllocateBuffer(
       int64_t count, DType dtype);
 

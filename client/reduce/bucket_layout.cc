@@ -204,13 +204,6 @@ absl::Status BucketLayout::Allocate(Bucket& bucket, int64_t elements,
   return absl::OkStatus();
 }
 
-absl::Status BucketLayout::Clear(GradientMemory& memory) {
-  for (const Bucket& bucket : buckets_) {
-    COXSWAIN_RETURN_IF_ERROR(memory.Clear(bucket.data));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status BucketLayout::CopyFrom(
     const BucketLayout& other,
     const std::vector<ParameterSpec>& other_parameters,

@@ -77,7 +77,7 @@ enum class BucketMemory {
 // elements; shared by the reducer and its exchange thread.
 class BucketLayout {
  public:
-  // Allocates the buckets; the elements are undefined. Fails with the errors of
+  // Allocates the buckets; the elements are zeros. Fails with the errors of
   // PlanBuckets, Communicator::AllocateBuffer and GradientMemory::MakeReady.
   static absl::StatusOr<std::unique_ptr<BucketLayout>> Create(
       const BucketPlanOptions& options,
@@ -92,10 +92,9 @@ class BucketLayout {
     return places_[static_cast<size_t>(parameter)];
   }
 
-  // Sets all elements to zero. This and CopyFrom are for buckets with memory.
-  absl::Status Clear(GradientMemory& memory);
   // Copies the elements of those parameters of another layout that have the
-  // same name, shape and type. Each list describes its layout.
+  // same name, shape and type, where buckets have memory. Each list describes
+  // its layout.
   absl::Status CopyFrom(const BucketLayout& other,
                         const std::vector<ParameterSpec>& other_parameters,
                         const std::vector<ParameterSpec>& parameters,

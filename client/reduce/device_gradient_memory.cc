@@ -45,7 +45,6 @@ class DeviceGradientMemory : public GradientMemory {
   ~DeviceGradientMemory() override;
 
   absl::StatusOr<Ready> MakeReady() override;
-  absl::Status Clear(const Span& span) override;
   absl::Status Copy(const Span& to, const Span& from) override;
   absl::Status FollowCaller() override;
   absl::Status Settle(const std::vector<Bucket>& buckets,
@@ -172,12 +171,6 @@ absl::StatusOr<GradientMemory::Ready> DeviceGradientMemory::MakeReady() {
   return Ready(event, [runtime = &runtime_](DeviceEvent made) {
     runtime->DestroyEvent(made);
   });
-}
-
-absl::Status DeviceGradientMemory::Clear(const Span& span) {
-  COXSWAIN_ASSIGN_OR_RETURN(const DeviceStream stream, Caller());
-  if (span.count == 0) return absl::OkStatus();
-  return runtime_.Fill(span.data, 0, span.bytes(), stream);
 }
 
 absl::Status DeviceGradientMemory::Copy(const Span& to, const Span& from) {

@@ -37,8 +37,7 @@ class GradientMemory {
   // Between steps, by the caller:
 
   virtual absl::StatusOr<Ready> MakeReady() = 0;
-  // Clears buckets that no exchange uses yet.
-  virtual absl::Status Clear(const Span& span) = 0;
+  // Between buckets that no exchange uses.
   virtual absl::Status Copy(const Span& to, const Span& from) = 0;
   // Makes what is enqueued on the exchange's stream next run after all that is
   // on the caller's.

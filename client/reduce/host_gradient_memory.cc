@@ -11,16 +11,15 @@ void CopyBytes(void* to, const void* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
 
+void ClearBytes(const Span& span) {
+  if (span.count > 0) {
+    std::memset(span.data, 0, static_cast<size_t>(span.bytes()));
+  }
+}
+
 class HostGradientMemory : public GradientMemory {
  public:
   absl::StatusOr<Ready> MakeReady() override { return Ready(); }
-
-  absl::Status Clear(const Span& span) override {
-    if (span.count > 0) {
-      std::memset(span.data, 0, static_cast<size_t>(span.bytes()));
-    }
-    return absl::OkStatus();
-  }
 
   absl::Status Copy(const Span& to, const Span& from) override {
     CopyBytes(to.data, from.data, to.bytes());
@@ -39,7 +38,8 @@ class HostGradientMemory : public GradientMemory {
   }
 
   absl::Status ClearGradient(const Bucket&, const Span& view) override {
-    return Clear(view);
+    ClearBytes(view);
+    return absl::OkStatus();
   }
 
   absl::Status CopyGradient(const Bucket&, const Span& view,
@@ -63,8 +63,11 @@ class HostGradientMemory : public GradientMemory {
   absl::Status NoteDelivered() override { return absl::OkStatus(); }
 
   absl::Status Weigh(const Bucket& bucket, double factor) override {
-    if (factor == 0) return Clear(bucket.data);
-    Scale(bucket.data, factor);
+    if (factor == 0) {
+      ClearBytes(bucket.data);
+    } else {
+      Scale(bucket.data, factor);
+    }
     return absl::OkStatus();
   }
 

@@ -8,8 +8,7 @@
 namespace coxswain {
 
 absl::StatusOr<std::unique_ptr<OwnSlices>> OwnSlices::Create(
-    const std::vector<Bucket>& buckets, Communicator& communicator,
-    GradientMemory& memory) {
+    const std::vector<Bucket>& buckets, Communicator& communicator) {
   const auto slices_of = [&](const Bucket& bucket) {
     return BucketSlices::Of(bucket.data, communicator.size());
   };
@@ -23,7 +22,6 @@ absl::StatusOr<std::unique_ptr<OwnSlices>> OwnSlices::Create(
   COXSWAIN_ASSIGN_OR_RETURN(own->memory_,
                             communicator.AllocateBuffer(bytes, DType::kUInt8));
   const Span all = own->memory_->span();
-  COXSWAIN_RETURN_IF_ERROR(memory.Clear(all));
   int64_t begin = 0;
   for (const Bucket& bucket : buckets) {
     Span slice = all.Slice(begin, bytes_of(bucket));

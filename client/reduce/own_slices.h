@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "client/comm/communicator.h"
 #include "client/reduce/bucket.h"
-#include "client/reduce/gradient_memory.h"
 
 namespace coxswain {
 
@@ -16,11 +15,10 @@ namespace coxswain {
 // not, or where averages are added up.
 class OwnSlices {
  public:
-  // Takes the memory from the communicator and clears it by `memory`. Fails
-  // with the errors of Communicator::AllocateBuffer, and of a device.
+  // Takes the memory, of zeros, from the communicator. Fails with the errors of
+  // Communicator::AllocateBuffer.
   static absl::StatusOr<std::unique_ptr<OwnSlices>> Create(
-      const std::vector<Bucket>& buckets, Communicator& communicator,
-      GradientMemory& memory);
+      const std::vector<Bucket>& buckets, Communicator& communicator);
 
   const Span& at(int bucket) const {
     return slices_[static_cast<size_t>(bucket)];

@@ -324,7 +324,7 @@ bool Reducer::NeedsSums(const schedule::Ticket& ticket) const {
 absl::Status Reducer::KeepSums(const schedule::Ticket& ticket) {
   if (own_ != nullptr || !NeedsSums(ticket)) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<OwnSlices>> own =
-      OwnSlices::Create(buckets(), slicing(), *memory_);
+      OwnSlices::Create(buckets(), slicing());
   if (!own.ok()) {
     return Fail(WithPrefix("memory for sums of averages: ", own.status()));
   }

@@ -284,7 +284,7 @@ class Reducer {
   absl::Status ApplyLayout(const BucketPlanOptions& buckets,
                            std::vector<ParameterSpec> parameters,
                            const std::vector<int>& order);
-  // Fills it with zeros, or with the contents of the layout before.
+  // Fills it with the contents of the layout before, if there is one.
   absl::Status FillLayout(BucketLayout& layout,
                           const std::vector<ParameterSpec>& parameters);
   // Counts its buckets' memory.

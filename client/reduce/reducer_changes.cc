@@ -127,8 +127,8 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
                            KindOfMemory(options_)));
   std::unique_ptr<OwnSlices> own;
   if (pool_ != nullptr) {
-    COXSWAIN_ASSIGN_OR_RETURN(
-        own, OwnSlices::Create(layout->buckets(), slicing(), *memory_));
+    COXSWAIN_ASSIGN_OR_RETURN(own,
+                              OwnSlices::Create(layout->buckets(), slicing()));
   }
   if (hybrid_ != nullptr) hybrid_->SetBuckets(layout->buckets());
   COXSWAIN_RETURN_IF_ERROR(hook_->Configure(parameters, communicator_->size()));
@@ -151,9 +151,7 @@ absl::Status Reducer::ApplyLayout(const BucketPlanOptions& buckets,
 
 absl::Status Reducer::FillLayout(BucketLayout& layout,
                                  const std::vector<ParameterSpec>& parameters) {
-  const bool released = pool_ != nullptr;
-  if (!released) COXSWAIN_RETURN_IF_ERROR(layout.Clear(*memory_));
-  if (!released && layout_ != nullptr) {
+  if (pool_ == nullptr && layout_ != nullptr) {
     COXSWAIN_RETURN_IF_ERROR(
         layout.CopyFrom(*layout_, parameters_, parameters, *memory_));
   }

@@ -1,3 +1,6 @@
+#include <unistd.h>
+
+#include <fstream>
 #include <map>
 #include <numeric>
 
@@ -93,6 +96,36 @@ void Step(Reducer& reducer, const std::vector<int>& order) {
     const float value = static_cast<float>(parameter);
     EXPECT_THAT(Gradient(reducer, parameter),
                 ElementsAre(value, value, value, value));
+  }
+}
+
+// Bytes of this process that the system has given memory to.
+int64_t Resident() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  int64_t resident = 0;
+  file >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(ReducerLayoutTest, BucketsAreZerosThatTakeMemoryOnceTheyAreUsed) {
+  constexpr int64_t kElements = 16 << 20;
+  constexpr int64_t kHalf = kElements * 4 / 2;
+  LoopbackCommunicator communicator;
+  // The second one's memory may be what the first one had.
+  for (int time = 0; time < 2; ++time) {
+    AverageHook hook;
+    const int64_t before = Resident();
+    ASSERT_OK_AND_ASSIGN(
+        const auto reducer,
+        Reducer::Create(OneBucketEach(), ParametersOf({kElements}), &hook,
+                        &communicator));
+    EXPECT_LT(Resident() - before, kHalf);
+    const Span view = reducer->GradientView(0);
+    const float* const data = static_cast<float*>(view.data);
+    EXPECT_EQ(std::count(data, data + kElements, 0.0f), kElements);
+    Fill(*reducer, 0, 1);
+    EXPECT_GT(Resident() - before, kHalf);
   }
 }
 
