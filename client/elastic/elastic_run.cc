@@ -164,6 +164,8 @@ class Runner {
   // Of this process, which may take the members' state meanwhile.
   absl::StatusOr<std::unique_ptr<Session>> JoinFirst();
   absl::StatusOr<std::unique_ptr<catch_up::Receiver>> ListenForState() const;
+  // Ends that, if it has not ended: see Receiver::Finish.
+  absl::Status FinishCatchUp(absl::Duration timeout);
   // One generation, up to its end.
   absl::StatusOr<Next> Generation();
   absl::Status Prepare(ElasticGeneration* generation);
@@ -196,6 +198,8 @@ class Runner {
   absl::Time joined_;        // this one
   std::unique_ptr<Session> session_;
   std::shared_ptr<ProcessGroup> world_;
+  // Until FinishCatchUp the state is its own.
+  std::unique_ptr<catch_up::Receiver> receiver_;
   bool drain_notified_ = false;
   std::vector<std::string> damage_;  // of what this worker has taken
   // `train` has returned so, and has not been called since.
@@ -258,31 +262,36 @@ absl::StatusOr<std::unique_ptr<catch_up::Receiver>> Runner::ListenForState()
 
 absl::StatusOr<std::unique_ptr<Session>> Runner::JoinFirst() {
   SessionOptions session = options_.session;
-  const auto listens = ListenForState();
+  auto listens = ListenForState();
   if (!listens.ok()) {
     LogWarning("does_not_catch_up",
                {{"job", session.job},
                 {"reason", listens.status().ToString()},
                 {"next", "it copies the state once it is a member"}});
   }
-  catch_up::Receiver* const receiver = listens.ok() ? listens->get() : nullptr;
-  if (receiver != nullptr) {
-    session.catch_up_address = receiver->address();
-    session.catch_up_secret = receiver->secret();
+  receiver_ = listens.ok() ? *std::move(listens) : nullptr;
+  if (receiver_ != nullptr) {
+    session.catch_up_address = receiver_->address();
+    session.catch_up_secret = receiver_->secret();
   }
   auto joined = Session::Join(std::move(session), options_.manifest);
-  if (receiver == nullptr) return joined;
-  COXSWAIN_ASSIGN_OR_RETURN(
-      standing_.caught_up,
-      receiver->Finish(joined.ok() ? options_.last_step_timeout
-                                   : absl::ZeroDuration()));
-  standing_.catch_up = options_.catch_up;
-  damage_ = receiver->damage();
-  if (joined.ok() || !standing_.caught_up) return joined;
+  // It takes the members' last steps while it connects to them.
+  if (joined.ok()) return joined;
+  COXSWAIN_RETURN_IF_ERROR(FinishCatchUp(absl::ZeroDuration()));
+  if (!standing_.caught_up) return joined;
   // The members had ended their generation, and the round failed.
   standing_.caught_up.reset();
   COXSWAIN_RETURN_IF_ERROR(UndoCatchUp(options_.catch_up));
   return joined;
+}
+
+absl::Status Runner::FinishCatchUp(absl::Duration timeout) {
+  const auto receiver = std::move(receiver_);
+  if (receiver == nullptr) return absl::OkStatus();
+  COXSWAIN_ASSIGN_OR_RETURN(standing_.caught_up, receiver->Finish(timeout));
+  standing_.catch_up = options_.catch_up;
+  damage_ = receiver->damage();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Runner::Next> Runner::Generation() {
@@ -300,8 +309,12 @@ absl::StatusOr<Runner::Next> Runner::Generation() {
 }
 
 absl::Status Runner::Prepare(ElasticGeneration* generation) {
-  COXSWAIN_ASSIGN_OR_RETURN(world_, session_->World());
+  auto world = session_->World();
   const absl::Time connected = Now();
+  if (world.ok()) world_ = *world;
+  COXSWAIN_RETURN_IF_ERROR(FinishCatchUp(world.ok() ? options_.last_step_timeout
+                                                    : absl::ZeroDuration()));
+  COXSWAIN_RETURN_IF_ERROR(world.status());
   RecoveryOptions options = options_.recovery;
   options.mesh = session_->mesh();
   COXSWAIN_ASSIGN_OR_RETURN(

@@ -41,7 +41,8 @@ struct RecoveryReport {
   std::vector<std::string> warnings;
   absl::Duration took;  // from the end of the last generation on
   // Of that: until this worker was a member of this one, and from then on until
-  // it was connected to the others. In the rest, recovery compares and copies.
+  // it was connected to the others. In the rest it takes their last steps,
+  // where it catches up, and recovery compares and copies.
   absl::Duration joining;
   absl::Duration connecting;
 };
@@ -103,7 +104,7 @@ class ElasticRun {
     // worker copies it once it is a member.
     CatchUpTarget* catch_up = nullptr;
     // How long a newcomer waits while nothing comes of the members' last steps,
-    // once they have ended these. They wait with it.
+    // once it is connected to them. They wait with it.
     absl::Duration last_step_timeout = absl::Seconds(1);
     // Called for each generation, before `train`: what that adds to the report,
     // such as a return to a checkpoint, is not in it, nor logged as

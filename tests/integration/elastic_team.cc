@@ -76,6 +76,8 @@ ElasticRun::Options ElasticTeam::OptionsOf(ElasticWorker& worker) const {
   options.recovery.replay = worker.replay;
   options.reason_timeout = worker.reason_timeout;
   options.max_fruitless = worker.max_fruitless;
+  options.catch_up = worker.catch_up;
+  options.last_step_timeout = kTimeout;
   options.on_recovery = [&worker](const RecoveryReport& report) {
     worker.reports.push_back(report);
   };

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "client/elastic/catch_up/catch_up_target.h"
 #include "client/elastic/elastic_run.h"
 #include "server/coordinator.h"
 #include "tests/system/toy/elastic_toy_state.h"
@@ -34,6 +35,7 @@ struct ElasticWorker {
   absl::Duration join_timeout = kTimeout;
   int max_fruitless = 16;
   ReplayMode replay = ReplayMode::kTwoRanks;
+  CatchUpTarget* catch_up = nullptr;  // takes the members' state
 
   absl::Status status = absl::UnknownError("not run");
   ElasticRun::Ending ending = ElasticRun::Ending::kFinished;

@@ -29,8 +29,8 @@ namespace coxswain::catch_up {
 // which waits for the copy. A program that changes it in between has newcomers
 // that find other bits in the end, and copy.
 //
-// Must outlive the members' next rejoining: what was sent last is still on its
-// way.
+// Must outlive the members' next recovery: what was sent last is still on its
+// way until then.
 //
 // Threading: the thread that trains.
 class Source {

@@ -84,6 +84,9 @@ absl::Status Training::Loop(ElasticRun::Trained* trained) {
     COXSWAIN_ASSIGN_OR_RETURN(const schedule::Decision decision, Step());
     generation_.after_step(state_.step());
     NoteError();
+    if (options_.after_decision) {
+      options_.after_decision(decision, generation_);
+    }
     COXSWAIN_RETURN_IF_ERROR(At(Point::kAfter));
     if (!decision.stop.empty()) break;
     if (!decision.regroup.empty()) {

@@ -11,6 +11,7 @@
 #include "client/reduce/reducer.h"
 #include "hooks/registry/planned_hook.h"
 #include "schedule/plan.h"
+#include "schedule/ticket.h"
 #include "tests/system/toy/elastic_toy_state.h"
 
 namespace coxswain {
@@ -22,6 +23,9 @@ struct ToyTrainingOptions {
   // its decision and what follows, and after it. An error ends the step there.
   enum class Point { kBefore, kWithin, kDecided, kAfter };
   std::function<absl::Status(Point, const ElasticGeneration&)> at;
+  // Called after each step, with its decision.
+  std::function<void(const schedule::Decision&, const ElasticGeneration&)>
+      after_decision;
   std::function<absl::StatusOr<std::unique_ptr<Hook>>(const schedule::Plan&)>
       make_hook = MakePlannedHook;
 };
