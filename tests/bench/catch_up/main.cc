@@ -12,10 +12,9 @@
 //   leave_ms     the end of the generation before
 //   join_ms      until the next one's members were known
 //   connect_ms   until they were connected
-//   recover_ms   until the newcomer has taken the last steps, where it is not
-//                there yet; what recovery compares, which is checksums for the
-//                most part,
-//                and copies; with the wait for the last of them
+//   recover_ms   what recovery compares, which is checksums for the most part,
+//                and copies; with the wait for the last of them, and for the
+//                newcomer to take the last steps
 //   wrapper_ms   the wrapper of the next generation
 //   checksum_ms  part of recover_ms: the checksums, taken once more after all
 //                of this, without anything beside them
