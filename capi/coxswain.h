@@ -579,10 +579,16 @@ CX_API cx_code cx_exchange_bucket(cx_session session, const char* stream,
 CX_API cx_code cx_exchange_wait(cx_session session, const char* stream,
                                 cx_call* call);
 
+enum {
+  // What this rank's hook has itself, as cx_hook_release returns it, for
+  // cx_hook_recover. The other ranks need not save. Since 1.6.
+  CX_HOOK_OWN = 2
+};
 // Return and set what a stream's hook remembers, such as error feedback,
 // between steps. All ranks save together: each gets its part, or with `whole`
-// other than 0 all of it. The parts of all ranks, or the whole, are loaded by
-// each rank, of any number of ranks; it goes by the names of the parameters.
+// other than 0 and CX_HOOK_OWN all of it. The parts of all ranks, or the whole,
+// are loaded by each rank, of any number of ranks; it goes by the names of the
+// parameters.
 // What is saved stays valid until the next cx_hook_save or cx_announce of its
 // stream, or cx_close.
 // CX_FAILED_PRECONDITION: it is another hook's or another model's, or parts are
@@ -616,8 +622,10 @@ enum {
 typedef struct cx_hook_standing {
   size_t size;
   uint64_t flags;
-  const void* state;   // what cx_hook_release returned in the last generation
-  size_t state_size;   // that the hook went on in; 0: there was none
+  // What cx_hook_release returned in the last generation that the hook went on
+  // in, or cx_hook_save for CX_HOOK_OWN at a step that all ranks go back to.
+  const void* state;
+  size_t state_size;   // 0: there was none
   int32_t world_size;  // of that one
   int32_t reserved;
 } cx_hook_standing;

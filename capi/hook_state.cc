@@ -155,7 +155,9 @@ cx_code cx_hook_save(cx_session session, const char* stream, int32_t whole,
     capi::MakeState save;
     save.make = [whole](capi::OpenSession& open, capi::StreamExchange& exchange)
         -> absl::StatusOr<coxswain::HookState> {
-      COXSWAIN_RETURN_IF_ERROR(exchange.Settle());
+      COXSWAIN_ASSIGN_OR_RETURN(const coxswain::Hook* const hook,
+                                exchange.SettledHook());
+      if (whole == CX_HOOK_OWN) return hook->SaveOwn();
       coxswain::BucketStream& of = exchange.stream();
       auto made = whole != 0 ? of.SaveWhole() : of.SaveShard();
       if (!made.ok()) return capi::Explained(*open.session, made.status());

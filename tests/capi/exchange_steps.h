@@ -85,12 +85,12 @@ inline std::vector<float> Step(cx_session session, int64_t step, int rank,
   return data[0];
 }
 
-inline std::string State(cx_session session, bool whole) {
+inline std::string State(cx_session session, int32_t whole) {
   const void* state = nullptr;
   size_t size = 0;
   EXPECT_EQ(InSlices([&](cx_call* call) {
-              return api.cx_hook_save(session, nullptr, whole ? 1 : 0, &state,
-                                      &size, call);
+              return api.cx_hook_save(session, nullptr, whole, &state, &size,
+                                      call);
             }),
             CX_OK)
       << Message();

@@ -232,6 +232,27 @@ TEST(CapiHookStateTest, ARankThatIsBehindTakesOverWhatAllHaveAlike) {
   EXPECT_EQ(gone.averages[0], gone.averages[1]);
 }
 
+TEST(CapiHookStateTest, RanksGoBackToWhatTheirHooksHadBetweenTwoSteps) {
+  std::vector<std::string> parts(2);
+  std::string before;
+  {
+    Job job(2, kPowerSgd);
+    job.Each([&](int rank, cx_session session) {
+      ASSERT_EQ(Open(session), CX_OK) << Message();
+      for (int64_t step = 0; step < kSteps; ++step) Step(session, step, rank);
+      const std::string whole = State(session, true);
+      if (rank == 0) before = whole;
+      parts[static_cast<size_t>(rank)] = State(session, CX_HOOK_OWN);
+      Step(session, kSteps, rank);
+      EXPECT_NE(State(session, true), whole);
+      EXPECT_NE(Release(session), parts[static_cast<size_t>(rank)]);
+    });
+  }
+  const GoneOn gone = GoOnWith(parts, 2);
+  EXPECT_THAT(gone.scales, Each(1));
+  EXPECT_THAT(gone.states, Each(before));
+}
+
 TEST(CapiHookStateTest, AStepThatIsUndoneLeavesNothing) {
   for (const bool is_lost : {false, true}) {
     std::vector<std::string> parts(2);
