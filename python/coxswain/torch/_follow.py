@@ -35,11 +35,12 @@ from ..schedule import Decision, Plan, Schedule, _words
 from ..session import Session
 from . import _session
 from ._checkpoint import Kept
+from ._copies import checksum
 from ._exchange import Exchange, complete
 from ._hooks import HookExchange, HookWords, check_hook
-from ._model import find_tensors, goes_by_gloo, has_hook, last_parameter
-from ._model import layout, missing_gradients, pass_number, supported
-from ._model import queue_callback, within_pass
+from ._model import exchanged_parameters, find_tensors, goes_by_gloo, has_hook
+from ._model import last_parameter, layout, missing_gradients, pass_number
+from ._model import queue_callback, supported, within_pass
 from ._run_refs import Forgotten, WeakRun, exchange_bucket, on_gradient
 from ._streams import go_on_at, next_schedule, schedules, take_stream
 
@@ -154,6 +155,13 @@ def check_exchange(exchange: str, hook: Optional[HookWords]) -> None:
             'exchange="coxswain" only; register torch\'s by '
             "Run.register_comm_hook" % (hook,)
         )
+
+
+def checked_every(plan: Plan) -> int:
+    """Returns how many steps lie between two of which the parameters are
+    compared; 0: none are."""
+    every = plan.words.get("checksum_every", "0") if plan.enforced else "0"
+    return int(every)
 
 
 def _check_plan(plan: Plan) -> None:
@@ -621,8 +629,17 @@ class Run:
             end_of_data=ends,
             hook=self._exchange.name(),
             layout=self._layout,
+            checksum=self._checksum(plan),
             skip=skip,
         )
+
+    def _checksum(self, plan: Plan) -> Optional[int]:
+        """Returns that of the parameters, if the plan has it compared before
+        this step."""
+        every = checked_every(plan)
+        if every == 0 or self.schedule.step % every != 0 or self._micro > 0:
+            return None
+        return checksum(exchanged_parameters(self._model))
 
     def _window(self) -> int:
         """Returns how many micro-batches the exchange sums up: as `accumulate`

@@ -132,12 +132,20 @@ def has_hook(model: DistributedDataParallel) -> bool:
 def last_parameter(model: DistributedDataParallel) -> torch.nn.Parameter:
     """Returns the parameter that has its gradient first in most models, so that
     the exchange is announced early."""
+    return [one for one in exchanged_parameters(model) if one.requires_grad][-1]
+
+
+def exchanged_parameters(
+    model: DistributedDataParallel,
+) -> List[torch.nn.Parameter]:
+    """Returns the parameters that all ranks have in common, with those that are
+    frozen."""
     ignored = model.parameters_to_ignore
     return [
         parameter
         for name, parameter in model.module.named_parameters()
-        if parameter.requires_grad and name not in ignored
-    ][-1]
+        if name not in ignored
+    ]
 
 
 def layout(model: DistributedDataParallel) -> int:
