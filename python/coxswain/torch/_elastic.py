@@ -13,10 +13,10 @@ from torch.nn.parallel.distributed import DistributedDataParallel
 from ..errors import Code, Error, InvalidArgument
 from ..schedule import Decision
 from ..session import Session
-from . import _stepped, torchrun
+from . import _replay, _stepped, torchrun
 from ._catch_up import Newcomer, Source
 from ._drain import Drain
-from ._follow import Run, follow
+from ._follow import Run, checked_every, follow
 from ._generations import Ending, Generations
 from ._hooks import HookExchange
 from ._recovery import Recovery, Standing
@@ -56,6 +56,8 @@ def elastic(
     drain_on_sigterm: bool = True,
     on_recovery: Optional[Callable[[Recovery], None]] = None,
     catch_up: bool = True,
+    replay: str = "two_ranks",
+    max_replays: int = 3,
     **join: Any,
 ) -> Ending:
     """Joins a job, and trains through changes of its members:
@@ -103,12 +105,21 @@ def elastic(
         worker's optimizer takes the members' steps on another thread, before
         `train` is called. False on members: newcomers copy the state when these
         regroup.
+    replay: where ranks hold different bits of the same step and no majority the
+        same, whether all go back to the last step of which they held the same,
+        and take the steps since then again, so that the rank that was wrong is
+        found and named: "two_ranks", where there are two, "always", "never".
+        For plans with a checksum_every; each rank keeps copies of the state
+        then, and needs memory for them: docs/elastic.md. The same on all ranks.
+    max_replays: so many in a row, without a step of which the ranks held the
+        same bits after it, end the job. The same on all ranks.
 
     Returns why it has ended. Raises what `train` raises if no change of members
     is the cause, and the errors of Session.join; Error with the code DATA_LOSS
-    if ranks hold different bits of the same step.
+    if ranks hold different bits of the same step, and no replay helps.
     """
     _check(model, follow or {})
+    replays = _replay.Replay(replay, max_replays)
     arguments = dict(torchrun.join_arguments(os.environ, given=join), **join)
     objects = {"optimizer": optimizer}
     for name, one in (also or {}).items():
@@ -130,7 +141,7 @@ def elastic(
             standing = generations.standing
             training = Training(
                 model, optimizer, state, drain, session, recovery,
-                Source(session, stepped, standing.lineage),
+                Source(session, stepped, standing.lineage), standing.replay,
             )
             with training._following(
                 dict(ddp or {}), dict(follow or {}), standing, held
@@ -142,6 +153,7 @@ def elastic(
             on_cpu=parameter.device.type == "cpu",
             backend=process_group_backend,
             timeout=process_group_timeout,
+            replay=replays,
         )
         newcomer = None if stepped is None else Newcomer(stepped)
 
@@ -225,6 +237,7 @@ class Training:
         session: Session,
         recovery: Recovery,
         source: Source,
+        replay: _replay.Replay,
     ) -> None:
         """For elastic."""
         self.session = session
@@ -234,6 +247,7 @@ class Training:
         self._state = state
         self._drain = drain
         self._source = source
+        self._replay = replay
         self._regroup = ""
         self.error_scale = 1.0
 
@@ -286,6 +300,9 @@ class Training:
             # A step may have been left out. What the program has changed since
             # the last one belongs to that.
             self._keep()
+            self._replay.before_step(
+                checked_every(self.run.plan), self._state, self._save_hook
+            )
         self._state.begin()
         with self.run.accumulate(end_of_data):
             yield
@@ -399,4 +416,11 @@ class Training:
         self._state.keep(self.run.schedule.step)
         if taken:
             self._source.after_window(self._state.step)
+            found = self._replay.after_step(self._state.step)
+            if found is not None:
+                _replay.log(self.session, found)
             self._drain.after_step(self.session)
+
+    def _save_hook(self) -> bytes:
+        exchange = self.run._exchange
+        return exchange.save_own() if isinstance(exchange, HookExchange) else b""

@@ -21,6 +21,7 @@ from ..errors import Code, DeadlineExceeded, Error, Evicted, JobFinished
 from ..session import Session
 from . import _drain, _group, _hooks, _session
 from ._recovery import Recovery, Standing, recover
+from ._replay import Replay
 from ._elastic_state import State
 
 # After so many generations in a row without a step something ends each of them.
@@ -72,10 +73,11 @@ class Generations:
         on_cpu: bool,
         backend: Optional[str],
         timeout: float,
+        replay: Optional[Replay] = None,
     ) -> None:
         """on_cpu, backend, timeout: of torch's process groups."""
         # For `once`, too.
-        self.standing = Standing()
+        self.standing = Standing(replay=replay or Replay())
         self._state = state
         self._drain = drain
         self._once = once

@@ -19,6 +19,8 @@ HookWords = Union[str, Mapping[str, Any]]
 
 # CX_HOOK_BEHIND, CX_HOOK_TOOK_PART
 _BEHIND, _TOOK_PART = 1, 2
+# CX_HOOK_OWN
+_OWN = 2
 
 # Buckets that the library may still use, by session and stream: an exception in
 # a pass must not free them.
@@ -140,11 +142,14 @@ class HookExchange:
     def save(self, whole: bool) -> bytes:
         """Returns this rank's part of what the hook remembers, or all of it.
         All ranks call it, between steps."""
+        return self._saved(int(whole))
+
+    def _saved(self, whole: int) -> bytes:
         data, size = ctypes.c_void_p(), ctypes.c_size_t()
         self._session._call(
             "cx_hook_save",
             self._stream,
-            int(whole),
+            whole,
             ctypes.byref(data),
             ctypes.byref(size),
         )
@@ -165,6 +170,11 @@ class HookExchange:
 
     # ---- from one generation to the next ----
 
+    def save_own(self) -> bytes:
+        """Returns what this rank's hook remembers, between steps, for
+        `recover`. Other ranks need not call it."""
+        return self._saved(_OWN)
+
     def release(self, undo_last: bool) -> bytes:
         """Returns what this rank's hook remembers, however the generation has
         ended; nothing is exchanged after it. undo_last: the step that was
@@ -182,8 +192,8 @@ class HookExchange:
     def recover(
         self, kept: bytes, world_size: int, behind: bool, took_part: bool
     ) -> float:
-        """Has the hook go on with what `release` has returned on this rank, in a
-        generation of that many ranks; b"": nothing. All ranks call it, before
+        """Has the hook go on with what `release` or `save_own` has returned on
+        this rank, in a generation of that many ranks; b"": nothing. All ranks call it, before
         the first step. behind, took_part: see Standing. Returns what the errors
         of this rank were multiplied by."""
         standing = _library.make(_library.HookStanding)

@@ -22,6 +22,8 @@ from ..session import Session
 from ._copies import broadcast_bytes, broadcast_tensors
 from ._hooks import HookExchange
 from ._elastic_state import State, tensors_of
+from ._replay import Replay
+from ._replay_plan import COUNT, ReplayFacts, Version, named, plan_replay
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class Standing:
     damage: which pieces of that have arrived damaged, each in a sentence.
     behind, took_part: as the generation began, this rank has copied the state
         of another one; it has taken all steps that the ranks go on from.
+    replay: what it keeps to take steps again.
     """
 
     lineage: int = 0
@@ -68,6 +71,7 @@ class Standing:
     damage: Tuple[str, ...] = ()
     behind: bool = False
     took_part: bool = False
+    replay: Replay = dataclasses.field(default_factory=Replay)
 
     def recover_hook(self, exchange: HookExchange) -> float:
         """Has a generation's hook go on with what is kept. All ranks call it.
@@ -156,29 +160,31 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
     taken, and checks that they hold the same bits then. Called by all ranks.
 
     Of three or more in step, one with other bits than most of them takes their
-    state over, which is a warning. A rank takes over what it lacks once all of
-    it has come: if a member is lost before, it still has what it had.
+    state over, which is a warning. Where no majority has the same, all go back
+    to a step of which they had, if they have kept copies of it (plan_replay).
+    A rank takes over what it lacks once all of it has come: if a member is lost
+    before, it still has what it had.
 
     Raises Error with the code FAILED_PRECONDITION, naming ranks whose model has
     other tensors, on these, and with ABORTED on the others; with DATA_LOSS if
     ranks hold different bits of the same step without a majority, or no rank
     has a whole state though there was one, and on a rank that cannot take the
-    copy over; and the session's errors, such as PeerLost.
+    copy over; that of plan_replay; and the session's errors, such as PeerLost.
     """
-    facts = _exchange(session, _facts_of(state, standing))
-    source, damaged = _majority(facts, _source(facts))
+    facts, source, damaged = _compare(session, state, standing)
+    differ = _differ(facts, source, _in_step(facts, source, damaged))
+    replayed: List[str] = []
+    if differ is not None:
+        replayed.append(_go_back(session, state, standing, facts, source, differ))
+        facts, source, damaged = _compare(session, state, standing)
     newest = facts[source]
-    _check_layouts(facts, source, session.rank)
-    _check_not_lost(facts, source)
     # States that belong to no generation yet may be anything.
+    in_step = _in_step(facts, source, damaged)
     same = [
-        one.has_caught_up_with(newest)
-        or bool(newest.has_state)
-        and one.has_same_step(newest)
-        and i not in damaged
+        one.has_caught_up_with(newest) or i in in_step
         for i, one in enumerate(facts)
     ]
-    _check_bits(facts, source, [i for i, one in enumerate(same) if one])
+    _check_bits(facts, source, in_step)
     behind = [i for i, one in enumerate(same) if not one and i != source]
     copies = session.rank in behind
     if copies or not newest.has_state:
@@ -214,6 +220,10 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         standing.caught_up = None
     damage, standing.damage = standing.damage, ()
     standing.recovered = session.generation or 0
+    version = Version(standing.lineage, standing.trained, state.step)
+    replayed += standing.replay.begin(
+        standing.recovered, session.world_size, version
+    )
     return Recovery(
         generation=session.generation or 0,
         rank=session.rank,
@@ -222,9 +232,77 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         began=not newest.has_state,
         source=source if behind else None,
         copied=copies,
-        warnings=tuple(_warnings(facts, source, loose, damaged)) + damage,
+        warnings=(*replayed, *_warnings(facts, source, loose, damaged), *damage),
         caught_up=caught_up,
     )
+
+
+def _compare(
+    session: Session, state: State, standing: Standing
+) -> Tuple[List[_Facts], int, Sequence[int]]:
+    """Returns what the ranks have, whose state all go on with, and those in its
+    step whose bits most others contradict."""
+    facts = _exchange(session, _facts_of(state, standing))
+    source, damaged = _majority(facts, _source(facts))
+    _check_layouts(facts, source, session.rank)
+    _check_not_lost(facts, source)
+    return facts, source, damaged
+
+
+def _in_step(
+    facts: Sequence[_Facts], source: int, damaged: Sequence[int] = ()
+) -> List[int]:
+    """Returns the ranks that have the source's state, and are not damaged."""
+    newest = facts[source]
+    return [
+        i for i, one in enumerate(facts)
+        if newest.has_state and one.has_same_step(newest) and i not in damaged
+    ]
+
+
+def _go_back(
+    session: Session,
+    state: State,
+    standing: Standing,
+    facts: Sequence[_Facts],
+    source: int,
+    otherwise: Error,
+) -> str:
+    """Where ranks hold different bits without a majority: takes this one back to
+    a step in which all held the same. Returns a warning. Raises `otherwise` if
+    they cannot."""
+    replay = standing.replay
+    own = array.array("q", replay.facts().numbers())
+    numbers = array.array("q", [0]) * (COUNT * session.world_size)
+    session.all_gather(own, numbers)
+    plan = plan_replay(
+        facts,
+        _in_step(facts, source),
+        [
+            ReplayFacts.of_numbers(numbers[i:i + COUNT])
+            for i in range(0, len(numbers), COUNT)
+        ],
+        replay.max_replays,
+        otherwise,
+    )
+    generation = session.generation or 0
+    replay.note_dispute(plan.dispute, session.rank, generation)
+    goes_back = session.rank in plan.goes_back
+    kept = replay.find(plan.dispute.source) if goes_back else None
+    if kept is not None:
+        with _taking(session.rank):
+            kept.restore(state)
+        standing.lineage = kept.version.lineage
+        # So it counts for more than the state that it has gone back from, should
+        # a rank still come with that.
+        standing.trained = standing.recovered = generation
+        standing.hook, standing.hook_world = kept.hook, kept.hook_world
+    elif goes_back or session.rank in plan.drops:
+        # It takes over that of another rank. Its errors are those of a later
+        # step.
+        state.whole = False
+        standing.hook, standing.hook_world = b"", 0
+    return plan.warning
 
 
 def _note_state(standing: Standing, newest: _Facts) -> None:
@@ -310,19 +388,13 @@ def _majority(
 ) -> Tuple[int, Sequence[int]]:
     """Returns whose state all go on with, and which ranks in its step have
     other bits than most of them: none where there is no majority."""
-    newest = facts[source]
-    if newest.has_state:
-        in_step = [
-            i for i, one in enumerate(facts) if one.has_same_step(newest)
+    in_step = _in_step(facts, source)
+    for candidate in in_step:
+        others = [
+            i for i in in_step if facts[i].bits() != facts[candidate].bits()
         ]
-        for candidate in in_step:
-            others = [
-                i
-                for i in in_step
-                if facts[i].bits() != facts[candidate].bits()
-            ]
-            if 2 * len(others) < len(in_step):
-                return candidate, others
+        if 2 * len(others) < len(in_step):
+            return candidate, others
     return source, ()
 
 
@@ -337,7 +409,7 @@ def _check_layouts(
     error = Error(
         "the model of %s has other tensors than that of rank %d, whose state "
         "all ranks continue from: start all workers with the same model"
-        % (_named(others), source)
+        % (named(others), source)
     )
     # With nothing trained yet it is unknown whose model is meant.
     at_fault = rank in others or not facts[source].has_state
@@ -361,18 +433,28 @@ def _check_not_lost(facts: Sequence[_Facts], source: int) -> None:
 def _check_bits(
     facts: Sequence[_Facts], source: int, compared: Iterable[int]
 ) -> None:
+    error = _differ(facts, source, compared)
+    if error is not None:
+        raise error
+
+
+def _differ(
+    facts: Sequence[_Facts], source: int, compared: Iterable[int]
+) -> Optional[Error]:
+    """Returns the error of ranks with other bits than the source; None: all
+    have the same."""
     bits = facts[source].bits()
     others = [i for i in compared if facts[i].bits() != bits]
     if not others:
-        return
+        return None
     error = data_loss(
         "the parameters or the optimizer's tensors of %s are not those of rank "
         "%d after the same step %d: the ranks have trained apart, or their "
         "memory is damaged; start the job again from a checkpoint"
-        % (_named(others), source, facts[source].step)
+        % (named(others), source, facts[source].step)
     )
     error.ranks = tuple(others)
-    raise error
+    return error
 
 
 def _copy(
@@ -458,7 +540,7 @@ def _warnings(
             "%s had other bits than most ranks after the same step %d: damaged "
             "memory, wrong arithmetic, or a program that depends on the rank; "
             "replaced by the state of rank %d"
-            % (_named(damaged), newest.step, source)
+            % (named(damaged), newest.step, source)
         )
     # A newcomer has none of its own.
     others = [i for i in loose if not facts[i].has_caught_up_with(newest)]
@@ -467,12 +549,6 @@ def _warnings(
             "the counters, the optimizer's options, such as learning rates, or "
             "the objects in `also` of %s were not those of rank %d after the "
             "same step; all ranks continue from the latter's"
-            % (_named(others), source)
+            % (named(others), source)
         )
     return found
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(
-        map(str, ranks)
-    )
