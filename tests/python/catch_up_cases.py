@@ -14,7 +14,8 @@ import torch
 
 from coxswain import _library
 from coxswain.errors import Code, Error, InvalidArgument, PeerLost
-from coxswain.torch import _catch_up, _generations, _recovery, _stepped
+from coxswain.torch import _catch_up, _copies, _generations, _recovery
+from coxswain.torch import _stepped
 from coxswain.torch._copies import bytes_of
 from coxswain.torch._elastic_state import State
 
@@ -590,7 +591,7 @@ class RecoveryTest(unittest.TestCase):
 
     def test_what_is_the_members_is_not_copied(self):
         with unittest.mock.patch.object(_recovery, "_copy") as copied:
-            member, newcomer = self.recover()
+            member, newcomer = self.recover(lost=3)
         copied.assert_not_called()
         self.assertTrue(newcomer.caught_up, newcomer)
         self.assertFalse(newcomer.copied or member.copied or member.caught_up)
@@ -625,9 +626,8 @@ class RecoveryTest(unittest.TestCase):
         self.assertNotIn(self.standings[0].lineage, (0, 7))
 
     def test_a_member_lost_meanwhile_leaves_it_as_it_was(self):
-        # The size and the text of the rest, those of the counters, and then
-        # the buffers.
-        _, lost = self.recover(lost=5)
+        # The rest, and then the buffers.
+        _, lost = self.recover(lost=2)
         self.assertIsInstance(lost, Exception)
         self.assertEqual(self.newcomer.state.counter, {})
         self.assertEqual(self.newcomer.scheduler.last_epoch, 0)
@@ -635,6 +635,26 @@ class RecoveryTest(unittest.TestCase):
         self.assertEqual(standing.lineage, 0)
         standing.caught_up.undo()
         self.assertEqual(self.newcomer.state.checksums(), self.before)
+
+
+class BytesTest(unittest.TestCase):
+    def test_come_whatever_their_number(self):
+        limit = _copies._FIRST_BYTES
+        for size, broadcasts in (
+            (0, 1), (1, 1), (limit, 1), (limit + 1, 2), (5 * limit, 2),
+        ):
+            with self.subTest(size):
+                sent = bytes(range(1, 200)) * (size // 199 + 1)
+                sent = sent[:size]
+
+                def work(data, session):
+                    found = _copies.broadcast_bytes(session, data, 1)
+                    return found, session.count
+
+                found = Ranks(2).run(
+                    functools.partial(work, b""), functools.partial(work, sent)
+                )
+                self.assertEqual(found, [(sent, broadcasts)] * 2)
 
 
 class LooseTest(unittest.TestCase):

@@ -42,5 +42,8 @@ class Reader:
         except UnicodeDecodeError:
             raise data_loss("the bytes at %d are no text" % self._at) from None
 
+    def rest(self) -> memoryview:
+        return self.take(len(self._data) - self._at)
+
     def done(self) -> bool:
         return self._at == len(self._data)

@@ -5,8 +5,8 @@ Those end with the generation, whatever torch's own process group waits for.
 
 from __future__ import annotations
 
-import array
 import ctypes
+import struct
 import zlib
 from typing import Iterator, List, Sequence
 
@@ -17,9 +17,12 @@ from ..session import Session
 
 # Of small tensors that travel together. A larger one travels alone.
 _CHUNK_BYTES = 16 << 20
+# Of bytes that travel with their number, so that most come in one broadcast.
+_FIRST_BYTES = 16 << 10
 # The most that an element's size is a divisor of.
 _ALIGNMENT = 16
 _MAX_BYTES = 1 << 30
+_NUMBER = struct.Struct("<q")
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,19 +55,27 @@ def checksum(tensors: Sequence[torch.Tensor], seed: int = 0) -> int:
 def broadcast_bytes(session: Session, data: bytes, root: int) -> bytes:
     """Returns the bytes of the rank `root`, on all ranks. Raises Error with the
     code RESOURCE_EXHAUSTED, on all ranks, if these are more than 1 GiB."""
-    size = array.array("q", [len(data)])
-    session.broadcast(size, root)
-    if not 0 <= size[0] <= _MAX_BYTES:
+    sends = session.rank == root
+    first = bytearray(_NUMBER.size + _FIRST_BYTES)
+    if sends:
+        _NUMBER.pack_into(first, 0, len(data))
+        head = data[:_FIRST_BYTES]
+        first[_NUMBER.size:_NUMBER.size + len(head)] = head
+    session.broadcast(first, root)
+    (size,) = _NUMBER.unpack_from(first)
+    if not 0 <= size <= _MAX_BYTES:
         error = Error(
             "rank %d has %d bytes of state besides its tensors, and at most %d "
-            "are copied between workers" % (root, size[0], _MAX_BYTES)
+            "are copied between workers" % (root, size, _MAX_BYTES)
         )
         error.code = Code.RESOURCE_EXHAUSTED
         raise error
-    buffer = bytearray(data) if session.rank == root else bytearray(size[0])
-    if buffer:
-        session.broadcast(buffer, root)
-    return bytes(buffer)
+    left = size - _FIRST_BYTES
+    if left <= 0:
+        return bytes(first[_NUMBER.size:_NUMBER.size + size])
+    rest = bytearray(data[_FIRST_BYTES:] if sends else left)
+    session.broadcast(rest, root)
+    return bytes(first[_NUMBER.size:] + rest)
 
 
 def broadcast_tensors(

@@ -19,6 +19,7 @@ import torch
 
 from ..errors import Code, Error, data_loss
 from ..session import Session
+from ._bytes import Reader, number
 from ._copies import broadcast_bytes, broadcast_tensors
 from ._hooks import HookExchange
 from ._elastic_state import State, tensors_of
@@ -508,17 +509,18 @@ def _rest(
 ) -> Tuple[bytes, List[torch.Tensor], bytes]:
     """Returns what State.take_rest takes over, where this rank does. loose:
     without what a step changes."""
-    text, counter = b"", b""
+    packed = b""
     tensors: List[torch.Tensor] = []
     if session.rank == source:
         text, tensors = state.save_loose() if loose else state.save()
         counter = state.save_counter()
-    text = broadcast_bytes(session, text, source)
+        packed = number(len(counter)) + counter + text
+    reader = Reader(memoryview(broadcast_bytes(session, packed, source)))
+    counter = bytes(reader.take(reader.number()))
+    text = bytes(reader.rest())
     if session.rank != source:
         tensors = tensors_of(text)
-    tensors = broadcast_tensors(session, tensors, source, takes)
-    counter = broadcast_bytes(session, counter, source)
-    return text, tensors, counter
+    return text, broadcast_tensors(session, tensors, source, takes), counter
 
 
 def _warnings(
