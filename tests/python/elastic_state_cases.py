@@ -11,6 +11,7 @@ import threading
 import types
 import unittest
 import unittest.mock
+import weakref
 
 import numpy
 import torch
@@ -20,7 +21,7 @@ import coxswain
 import coxswain.torch
 from coxswain.torch import _copies, _drain, _elastic, _generations, _group
 from coxswain.torch import _hooks
-from coxswain.torch import _recovery
+from coxswain.torch import _recovery, _store
 from coxswain.torch._elastic_state import State, tensors_of
 
 
@@ -256,6 +257,60 @@ class CopiesTest(unittest.TestCase):
             )
 
 
+class Stored:
+    """A session of one rank, with a store."""
+
+    rank, world_size, ended, job = 0, 1, None, "job"
+
+    def __init__(self):
+        self.values = {}
+        self.questions = []
+        self.store = types.SimpleNamespace(
+            set=self.values.__setitem__, get=self._get,
+            check=lambda keys: all(key in self.values for key in keys),
+            wait=lambda keys, timeout: [self._get(key) for key in keys],
+        )
+
+    def _get(self, key, timeout=0):
+        self.questions.append(key)
+        if key not in self.values:
+            raise coxswain.DeadlineExceeded(key)
+        return self.values[key]
+
+
+class WrittenOnceTest(unittest.TestCase):
+    def setUp(self):
+        self.session = Stored()
+        self.store = _store.WrittenOnce(self.session, "torch/x/")
+
+    def test_a_value_that_was_waited_for_is_asked_for_once(self):
+        self.session.values["torch/x/1"] = b"its address"
+        self.store.wait(["1"], datetime.timedelta(seconds=1))
+        self.assertEqual(self.store.get("1"), b"its address")
+        self.store.wait(["1"])
+        self.assertEqual(self.session.questions, ["torch/x/1"])
+
+    def test_a_value_of_its_own_is_never_asked_for(self):
+        self.store.set("0", "own")
+        self.assertEqual(self.session.values, {"torch/x/0": "own"})
+        self.store.wait(["0"])
+        self.assertEqual(self.store.get("0"), b"own")
+        self.assertEqual(self.session.questions, [])
+
+    def test_a_value_that_does_not_come_is_named(self):
+        with self.assertRaisesRegex(_store._TimedOut, "keys: 1 .job job"):
+            self.store.wait(["1"], datetime.timedelta(seconds=1))
+        self.session.values["torch/x/1"] = b"late"
+        self.assertEqual(self.store.get("1"), b"late")
+
+    def test_gloo_does_not_ask_for_its_own(self):
+        dist.ProcessGroupGloo(
+            self.store, 0, 1, timeout=datetime.timedelta(seconds=20)
+        )
+        self.assertEqual(len(self.session.values), 1)
+        self.assertEqual(self.session.questions, [])
+
+
 class LeftBehindTest(unittest.TestCase):
     def test_buckets_of_a_closed_session_are_given_up(self):
         before, now = types.SimpleNamespace(_handle=5), (6, b"train")
@@ -268,7 +323,7 @@ class LeftBehindTest(unittest.TestCase):
         ended = types.SimpleNamespace(ended=coxswain.PeerLost("rank 1"))
         let, made = threading.Event(), []
         with self.assertRaises(coxswain.PeerLost):
-            _group._within(ended, lambda: (let.wait(), made.append(1)))
+            _group._Maker(lambda: (let.wait(), made.append(1))).made(ended)
         self.assertEqual(made, [])
         let.set()
         _group.finish()
@@ -294,6 +349,55 @@ class LeftBehindTest(unittest.TestCase):
                     _group.make(session, True, None, 20)
         self.assertEqual(len(keys), 2)
         self.assertEqual(keys[0], keys[1])
+
+    def test_a_group_connects_while_its_ranks_do_other_things(self):
+        session = Stored()
+        real, made = dist.ProcessGroupGloo, []
+
+        def noted(store, rank, size, timeout):
+            made.append(real(store, rank, size, timeout=timeout))
+            return made[-1]
+
+        with unittest.mock.patch.object(dist, "ProcessGroupGloo", noted):
+            _group.begin(session, None, 20)
+            _group._begun._thread.join()
+            self.assertEqual(len(made), 1)
+            self.addCleanup(_group.release, [])
+            _group.make(session, True, None, 20)
+            self.assertEqual(len(made), 1)
+            held = [dist.group.WORLD]
+            used = held[0]._get_backend(torch.device("cpu"))
+            self.assertIs(used, made[0])
+            # Those of the program are made of their own stores.
+            dist.new_group()
+            self.assertEqual(len(made), 2)
+        del used
+        made.clear()
+        _group.release(held)
+        _group.finish()
+
+    def test_what_has_kept_a_group_from_connecting_is_raised_by_make(self):
+        session = Stored()
+        no_luck = unittest.mock.Mock(side_effect=RuntimeError("no luck"))
+        with unittest.mock.patch.object(dist, "ProcessGroupGloo", no_luck):
+            _group.begin(session, None, 20)
+            with self.assertRaisesRegex(RuntimeError, "no luck"):
+                _group.make(session, True, None, 20)
+        self.assertEqual(no_luck.call_count, 1)
+        self.assertFalse(dist.is_initialized())
+
+    def test_a_group_that_a_generation_did_not_come_to_is_given_up(self):
+        _group.begin(Stored(), None, 20)
+        _group._begun._thread.join()
+        group = weakref.ref(_group._begun)
+        _group.release([])
+        _group.finish()
+        self.assertIsNone(_group._begun)
+        self.assertIsNone(group())
+
+    def test_a_back_end_of_the_program_is_not_begun(self):
+        _group.begin(Stored(), "gloo", 20)
+        self.assertIsNone(_group._begun)
 
     def test_a_group_that_waits_for_a_rank_holds_nobody_up(self):
         real, other = dist.ProcessGroupGloo, []

@@ -147,7 +147,7 @@ def main():
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer, [lambda step: 1.0, lambda step: 0.999 ** step]
     )
-    before(_group, "make", "group")
+    before(_group, "begin", "group")
     before(_recovery, "_copy", "copy")
     before(_recovery, "_copy_loose", "recovery")
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}

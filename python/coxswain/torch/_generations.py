@@ -167,9 +167,12 @@ class Generations:
         failed: Optional[Exception] = None
         try:
             _session.begin_generation(session)
-            _group.make(session, *self._group)
+            _, backend, timeout = self._group
+            # Its ranks connect while they come to the same state.
+            _group.begin(session, backend, timeout)
             recovery = recover(session, self._state, self.standing)
             begun = self._state.step
+            _group.make(session, *self._group)
             _log(recovery)
             regroup = self._once(session, recovery, held)
         except Exception as error:

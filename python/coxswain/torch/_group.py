@@ -18,13 +18,14 @@ import torch.distributed as dist
 
 from ..errors import Error
 from ..session import Session
-from ._store import TorchStore
+from ._store import TorchStore, WrittenOnce
 
 # Gloo, as it is made here.
 GLOO = "coxswain_gloo"
 
 # Of the keys; the store is another one in each generation.
 _PREFIX = "torch/elastic/"
+_GLOO_PREFIX = "torch/elastic gloo/"
 
 # How often it is checked whether the generation has ended.
 _SLICE_S = 0.05
@@ -36,6 +37,24 @@ _left_behind: List[threading.Thread] = []
 _logger = logging.getLogger(__name__)
 # Whose generation the groups are of that are made now.
 _making: Optional[Session] = None
+# Of its default process group, from `begin` until `make` takes it.
+_begun: Optional[_Maker] = None
+
+
+def begin(session: Session, backend: Optional[str], timeout: float) -> None:
+    """Has the ranks connect by Gloo, on a thread, for `make`, which is called
+    with the same arguments. Nothing is begun for a back end of the program's
+    own."""
+    global _begun
+    _begun = None
+    if backend is not None:
+        return
+    store = WrittenOnce(session, _GLOO_PREFIX)
+    _begun = _Maker(
+        lambda: dist.ProcessGroupGloo(
+            store, session.rank, session.world_size, timeout=_delta(timeout)
+        )
+    )
 
 
 def make(
@@ -44,7 +63,8 @@ def make(
     backend: Optional[str],
     timeout: float,
 ) -> None:
-    """Makes the default process group over the session's store.
+    """Makes the default process group over the session's store, of what `begin`
+    has begun.
 
     on_cpu: whether the model is; decides the back end if that is not given.
     timeout: of its collectives, in seconds.
@@ -64,7 +84,7 @@ def make(
         store=TorchStore(session, _PREFIX),
         rank=session.rank,
         world_size=session.world_size,
-        timeout=datetime.timedelta(seconds=timeout),
+        timeout=_delta(timeout),
     )
 
 
@@ -73,7 +93,11 @@ def release(held: List[Any]) -> None:
 
     held: what else refers to them, such as a model; emptied.
     """
+    global _begun
     last: List[Any] = []
+    if _begun is not None:
+        held.append(_begun)
+        _begun = None
     if dist.is_initialized():
         groups = list(dist.distributed_c10d._world.pg_map)
         held.extend(groups)
@@ -139,32 +163,46 @@ def _gloo(
 ) -> Any:
     """Returns a group of Gloo. Raises the session's error if the generation
     ends before all ranks are connected."""
-    session = _making
-    return _within(
-        session,
-        lambda: dist.ProcessGroupGloo(store, rank, size, timeout=timeout),
-    )
+    global _begun
+    begun, _begun = _begun, None
+    if begun is None:  # It is a further one, of the program.
+        begun = _Maker(
+            lambda: dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+        )
+    return begun.made(_making)
 
 
-def _within(session: Optional[Session], make_group: Callable[[], Any]) -> Any:
-    """Returns what a function returns on a thread of its own."""
-    made: List[Any] = []
-    failed: List[BaseException] = []
+class _Maker:
+    """A group that is made on a thread of its own."""
 
-    def work() -> None:
+    def __init__(self, make_group: Callable[[], Any]) -> None:
+        self._make_group = make_group
+        self._made: List[Any] = []
+        self._failed: List[BaseException] = []
+        self._thread = threading.Thread(
+            target=self._work, name="coxswain-group", daemon=True
+        )
+        self._thread.start()
+        _leave_behind(self._thread)
+
+    def made(self, session: Optional[Session]) -> Any:
+        """Returns the group once it is made. Raises the session's error if the
+        generation ends before."""
+        while self._thread.is_alive():
+            self._thread.join(_SLICE_S)
+            ended = session.ended if session is not None else None
+            if ended is not None and self._thread.is_alive():
+                raise ended
+        if self._failed:
+            raise self._failed[0]
+        return self._made.pop()
+
+    def _work(self) -> None:
         try:
-            made.append(make_group())
+            self._made.append(self._make_group())
         except BaseException as error:
-            failed.append(error)
+            self._failed.append(error)
 
-    thread = threading.Thread(target=work, name="coxswain-group", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_SLICE_S)
-        ended = session.ended if session is not None else None
-        if ended is not None and thread.is_alive():
-            _leave_behind(thread)
-            raise ended
-    if failed:
-        raise failed[0]
-    return made[0]
+
+def _delta(seconds: float) -> datetime.timedelta:
+    return datetime.timedelta(seconds=seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Union
 
 import torch.distributed as dist
 
@@ -51,10 +51,7 @@ class TorchStore(dist.Store):
 
     def get(self, key: str) -> bytes:
         """Returns a value, and waits until there is one."""
-        try:
-            return self._session.store.get(self._prefix + key, self._seconds())
-        except DeadlineExceeded as error:
-            raise self._timed_out([key], self._seconds()) from error
+        return self._get(key, self._seconds())
 
     def add(self, key: str, value: int) -> int:
         """Adds to a decimal counter, which begins with 0; returns the sum."""
@@ -129,6 +126,12 @@ class TorchStore(dist.Store):
         other._timeout = self._timeout
         return other
 
+    def _get(self, key: str, seconds: float) -> bytes:
+        try:
+            return self._session.store.get(self._prefix + key, seconds)
+        except DeadlineExceeded as error:
+            raise self._timed_out([key], seconds) from error
+
     def _names(self, keys: Sequence[str]) -> List[str]:
         return [self._prefix + key for key in keys]
 
@@ -144,3 +147,31 @@ class TorchStore(dist.Store):
             "wait timeout after %dms, keys: %s (job %s, at the coordinator)"
             % (seconds * 1000, ", ".join(missing or keys), self._session.job)
         )
+
+
+class WrittenOnce(TorchStore):
+    """A store whose keys are set once, as Gloo's are: a value that has been
+    waited for is not asked for again, nor is one of this process's own. Each
+    question is a round trip, and Gloo waits for a key before it gets it."""
+
+    def __init__(self, session: Session, prefix: str) -> None:
+        super().__init__(session, prefix)
+        self._known: Dict[str, bytes] = {}
+
+    def set(self, key: str, value: Value) -> None:
+        super().set(key, value)
+        self._known[key] = (
+            value.encode() if isinstance(value, str) else bytes(value)
+        )
+
+    def get(self, key: str) -> bytes:
+        known = self._known.get(key)
+        return super().get(key) if known is None else known
+
+    def wait(
+        self, keys: Sequence[str], timeout: Optional[Timeout] = None
+    ) -> None:
+        seconds = self._seconds(timeout)
+        for key in keys:
+            if key not in self._known:
+                self._known[key] = self._get(key, seconds)
