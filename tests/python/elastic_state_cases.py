@@ -50,6 +50,46 @@ class ClosingTest(unittest.TestCase):
         self.assertNotIn((-5, b"train"), _hooks._in_use)
 
 
+    def test_a_session_closes_while_the_next_one_begins(self):
+        recovers = threading.Event()
+        happened = []
+
+        def close():
+            self.assertTrue(recovers.wait(10))
+            happened.append("closed")
+
+        def recover(*unused):
+            # What waits for the close before this would wait for ever.
+            recovers.set()
+            return types.SimpleNamespace(
+                generation=1, rank=0, world_size=1, step=0, copied=False,
+                caught_up=False, warnings=(),
+            )
+
+        def once(session, recovery, held):
+            happened.append("trains")
+            return session is first  # regroups
+
+        first, second = unittest.mock.Mock(), unittest.mock.Mock()
+        first.rejoin.return_value = second
+        first.close.side_effect = close
+        generations = _generations.Generations(
+            types.SimpleNamespace(step=0, roll_back=lambda: None),
+            types.SimpleNamespace(requested=False), once,
+            on_cpu=True, backend=None, timeout=1,
+        )
+        with unittest.mock.patch.multiple(
+            _generations, recover=recover, _group=unittest.mock.DEFAULT,
+            _has_joined=False,
+        ), unittest.mock.patch.object(
+            _generations._session, "begin_generation"
+        ):
+            ending = generations.run(lambda: first)
+        self.assertEqual(ending, _generations.Ending.FINISHED)
+        self.assertEqual(happened, ["trains", "closed", "trains"])
+        second.close.assert_not_called()
+
+
 class SourceTest(unittest.TestCase):
     def assert_source(self, expected, *all_facts):
         self.assertEqual(_recovery._source(all_facts), expected)

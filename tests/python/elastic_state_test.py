@@ -18,7 +18,7 @@ class ElasticStateTest(unittest.TestCase):
         cases = os.path.join(SCENES, "elastic_state_cases.py")
         with Program(python(cases), environment()) as program:
             self.assertEqual(program.end(), 0, program.output)
-            self.assertIn("Ran 40 tests", program.output)
+            self.assertIn("Ran 41 tests", program.output)
 
     def test_what_newcomers_take(self):
         cases = os.path.join(SCENES, "catch_up_cases.py")

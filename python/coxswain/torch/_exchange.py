@@ -13,8 +13,9 @@ from ..errors import Error
 from ..session import Session
 from ._session import verdict
 
-# How often a wait checks whether the generation has ended.
-_SLICE = datetime.timedelta(milliseconds=50)
+# How often a wait checks whether the generation has ended: a rank that is lost is
+# not a peer in all exchanges of Gloo. Each time costs 0.1 ms of a processor.
+_SLICE = datetime.timedelta(milliseconds=10)
 
 
 class Exchange:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import threading
 import traceback
 from typing import Any, Callable, List, Optional
 
@@ -83,6 +84,8 @@ class Generations:
         self._once = once
         self._group = on_cpu, backend, timeout
         self._session: Optional[Session] = None
+        # Closes the session of the generation before.
+        self._closing: Optional[threading.Thread] = None
         self._fruitless = 0
         self._last_error = ""  # of a generation, since the last step
         self._finished = False  # the training function, and not called since
@@ -113,6 +116,7 @@ class Generations:
                 if caught_up is not None:
                     caught_up.undo()
             finally:
+                self._await_closed()
                 _group.finish()
 
     def _until_the_end(self, join: Callable[[], Session]) -> Ending:
@@ -132,7 +136,7 @@ class Generations:
             before, self._session = self._session, session
             _has_joined = True
             if before is not None:
-                _close(before)
+                self._begin_to_close(before)
             ending = self._generation(session)
             if ending is not None:
                 return ending
@@ -157,6 +161,20 @@ class Generations:
                 self._fruitless += 1
                 self._check_fruitful(error)
 
+    def _begin_to_close(self, before: Session) -> None:
+        """Has the session before closed, whose threads and connections end
+        while those of this generation begin."""
+        self._await_closed()
+        self._closing = threading.Thread(
+            target=_close, args=[before], name="coxswain-close", daemon=True
+        )
+        self._closing.start()
+
+    def _await_closed(self) -> None:
+        closing, self._closing = self._closing, None
+        if closing is not None:
+            closing.join()
+
     def _generation(self, session: Session) -> Optional[Ending]:
         """One generation, up to its end. Returns None if there is another."""
         held: List[Any] = []
@@ -173,6 +191,7 @@ class Generations:
             recovery = recover(session, self._state, self.standing)
             begun = self._state.step
             _group.make(session, *self._group)
+            self._await_closed()
             _log(recovery)
             regroup = self._once(session, recovery, held)
         except Exception as error:

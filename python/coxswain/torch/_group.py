@@ -28,7 +28,7 @@ _PREFIX = "torch/elastic/"
 _GLOO_PREFIX = "torch/elastic gloo/"
 
 # How often it is checked whether the generation has ended.
-_SLICE_S = 0.05
+_SLICE_S = 0.01
 
 _FINISH_S = 5
 # Threads that make groups of generations that have ended, or end them.
