@@ -54,6 +54,10 @@ class FakeSchedule {
     MutexLock lock(&mutex_);
     checkpoints_[round] = reason;
   }
+  void NameAt(int64_t round, const Newcomer& newcomer) {
+    MutexLock lock(&mutex_);
+    newcomers_[round].push_back(newcomer);
+  }
   // Puts a plan in force from the next round on.
   void ChangePlanAt(int64_t round, const Plan& plan) {
     MutexLock lock(&mutex_);
@@ -198,6 +202,8 @@ class FakeSchedule {
     if (const auto plan = plans_.find(round); plan != plans_.end()) {
       decision.plan = plan->second;
     }
+    const auto newcomers = newcomers_.find(round);
+    if (newcomers != newcomers_.end()) decision.newcomers = newcomers->second;
     return decision;
   }
   std::optional<GradientSums> SumsLocked(int64_t round) const
@@ -236,6 +242,7 @@ class FakeSchedule {
   std::map<int64_t, std::string> stops_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::string> checkpoints_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, Plan> plans_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::vector<Newcomer>> newcomers_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
 };
 

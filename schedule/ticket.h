@@ -33,7 +33,8 @@ struct Ticket {
   int micro_batches = 1;  // summed up in this exchange; 0: out of data
   int window = 1;         // micro-batches that were planned
   double weight = 1;
-  bool end_of_data = false;  // the end of the data has cut this window short
+  // The end of the data has cut this window short, which ends with this one.
+  bool end_of_data = false;
   int64_t plan_version = 0;
   std::string hook;     // its spec
   uint64_t layout = 0;  // hash of the bucket layout

@@ -216,7 +216,8 @@ WindowSum Accumulator::SumOf(const Stream& state, bool ends) const {
   sum.window = state.window;
   sum.weight = state.each ? 1 : state.weight;
   sum.divisor = state.each ? 1 : state.first_weight * state.window;
-  sum.end_of_data = (ends ? state.micro : state.window) < state.full;
+  // An exchange before its end does not end a window, however short that is.
+  sum.end_of_data = ends && state.micro < state.full;
   if (ends) sum.rescale = static_cast<double>(state.window) / state.micro;
   sum.exchanged = state.each ? state.micro - 1 : 0;
   if (ends) sum.scheduler_steps = SchedulerSteps(state);

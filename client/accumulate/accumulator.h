@@ -57,7 +57,8 @@ struct WindowSum {
   // With sync_each_batch both are 1: the averages of a window's exchanges sum
   // up to the mean.
   double divisor = 1;
-  bool end_of_data = false;  // the end of the data cut the window short
+  // The end of the data cut the window short, which ends with this exchange.
+  bool end_of_data = false;
   // What to multiply the summed gradients by, because their losses were divided
   // by the planned window: before the exchange, where no header exchange has
   // the weights. With sync_each_batch: the sum of the window's averages, at its

@@ -371,6 +371,23 @@ TEST(AccumulatorTest, WithSyncEachBatchTheRestHasBeenExchanged) {
   EXPECT_OK(accumulator.CheckOptimizerStep());
 }
 
+TEST(AccumulatorTest, WithSyncEachBatchTheLastExchangeEndsAShortWindow) {
+  schedule::Plan plan = PlanOf(3);
+  plan.terms.sync_each_batch = true;
+  Accumulator known = Make(plan);
+  ASSERT_OK(known.BeginEpoch(5));
+  BeginMany(known, 4);
+  EXPECT_EQ(known.Sum().window, 2);
+  EXPECT_FALSE(known.Sum().end_of_data) << "one is yet to come";
+  BeginMany(known, 1);
+  EXPECT_TRUE(known.Sum().end_of_data);
+  Accumulator flagged = Make(plan);
+  BeginMany(flagged, 4);
+  EXPECT_FALSE(flagged.Sum().end_of_data);
+  BeginLast(flagged);
+  EXPECT_TRUE(flagged.Sum().end_of_data);
+}
+
 TEST(AccumulatorResizeTest, TheGlobalBatchIsSharedOut) {
   schedule::Plan plan = PlanOf(3);
   plan.terms.on_resize = schedule::OnResize::kKeepGlobalBatch;

@@ -184,11 +184,16 @@ absl::Status DistributedDataParallel::CommitStep() {
 
 void DistributedDataParallel::NoteDecision(const schedule::Decision& decision) {
   if (decision.plan) next_plan_ = decision.plan;
+  std::vector<schedule::Newcomer> newcomers;
+  if (sum_.exchanged > 0) newcomers = std::move(decision_.newcomers);
+  newcomers.insert(newcomers.end(), decision.newcomers.begin(),
+                   decision.newcomers.end());
   if (sum_.exchanged == 0 || decision_.commit) {
     decision_ = decision;
   } else {
     NoteAfterSkip(decision);
   }
+  decision_.newcomers = std::move(newcomers);
   if (AllWereEmpty()) {
     decision_.commit = false;
     decision_.reason = "all micro-batches of the step had weight 0";
@@ -213,7 +218,6 @@ void DistributedDataParallel::NoteAfterSkip(
   decision_.plan = decision.plan;
   decision_.regroup = decision.regroup;
   decision_.checkpoint = decision.checkpoint;
-  decision_.newcomers = decision.newcomers;
 }
 
 absl::Status DistributedDataParallel::EndWindow() {

@@ -120,6 +120,40 @@ TEST(SkipTest, AVoteThatDoesNotCountIsRefused) {
   EXPECT_TRUE(trainer.Step());
 }
 
+TEST(NewcomersTest, AllDecisionsOfAWindowNameThem) {
+  schedule::Terms terms;
+  terms.sync_each_batch = true;
+  const schedule::Plan plan = PlanOf(2, terms);
+  schedule::FakeSchedule schedule(1, plan);
+  schedule.NameAt(0, {"host-b:7", 42, 1});
+  schedule.NameAt(1, {"host-c:7", 43, 2});
+  // Another window, of which the first micro-batch is skipped.
+  schedule.NameAt(2, {"host-d:7", 44, 3});
+  schedule.SkipAt(2);
+  LoopbackCommunicator communicator;
+  TestRank rank;
+  rank.communicator = &communicator;
+  Trainer trainer(rank, schedule, plan);
+  const auto named = [&trainer] {
+    std::vector<uint64_t> incarnations;
+    for (const auto& newcomer : trainer.ddp->decision().newcomers) {
+      incarnations.push_back(newcomer.incarnation);
+    }
+    return incarnations;
+  };
+  ASSERT_OK(trainer.Run(1));
+  ASSERT_OK(trainer.Run(2));
+  EXPECT_THAT(named(), testing::ElementsAre(1, 2));
+  EXPECT_TRUE(trainer.Step());
+  ASSERT_OK(trainer.Run(3));
+  ASSERT_OK(trainer.Run(4));
+  EXPECT_THAT(named(), testing::ElementsAre(3));
+  EXPECT_FALSE(trainer.Step());
+  ASSERT_OK(trainer.Run(5));
+  ASSERT_OK(trainer.Run(6));
+  EXPECT_THAT(named(), testing::IsEmpty());
+}
+
 // In which micro-batch of the window rank 0 fails.
 class FailureTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(MicroBatches, FailureTest, testing::Values(0, 1));

@@ -261,6 +261,8 @@ class DistributedDataParallel {
   // Returns the number of exchanges whose decision this rank has: that of all
   // ranks or, in a local step, its own.
   int64_t decided() const { return decided_; }
+  // Returns the last decision, which has the newcomers of all decisions of its
+  // window.
   const schedule::Decision& decision() const { return decision_; }
   // With end_at_first: returns whether another rank ran out of data, so that
   // the epoch has ended. The window's gradients are zero. Until BeginEpoch, or
