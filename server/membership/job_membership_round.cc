@@ -272,9 +272,14 @@ void JobMembership::LookAtGrowth(absl::Time now, JobEffects* effects) {
   growth.max = job_.world_size;
   growth.settle = options().growth_settle;
   growth.min_age = GrowthAge(options().growth_min_age, job_.fruitless_regroups);
-  const bool wanted = DecideGrowth(now, state, growth);
-  if (!wanted && !run.wants_growth) return;
-  if (wanted && !run.wants_growth && AwaitCatchUp(spares, now, effects)) return;
+  // One that has caught up is sent each further step: for no longer than that.
+  growth.catch_up_age = growth.min_age - options().growth_min_age;
+  const GrowthDecision decision = DecideGrowth(now, state, growth);
+  const bool wanted = decision == GrowthDecision::kRegroup;
+  if (!run.wants_growth) {
+    if (decision == GrowthDecision::kWait) return;
+    if (AwaitCatchUp(spares, now, effects) || !wanted) return;
+  }
   run.wants_growth = wanted;
   run.wanted_growth = true;
   std::string reason;

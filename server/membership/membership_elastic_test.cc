@@ -329,11 +329,11 @@ TEST_F(ElasticTest, TheRegroupWaitsUntilASpareHasTheState) {
   spare->request.catch_up_address = "host-b:7";
   spare->request.catch_up_secret = 42;
   Join(spare);
-  Pass(absl::Seconds(4));
-  EXPECT_THAT(observer_.catch_ups, IsEmpty()) << "the generation is young";
-  Pass(absl::Seconds(2));
+  EXPECT_THAT(observer_.catch_ups, IsEmpty()) << "others may come with it";
+  Pass(absl::Seconds(1));
   EXPECT_THAT(observer_.catch_ups, ElementsAre("job 1: host-b:7 42"));
   ReportSpare(membership_.get(), team[1], spare, /*settled=*/false);
+  Pass(absl::Seconds(5));
   Beat(team);
   Pass(absl::Seconds(2));
   EXPECT_THAT(observer_.catch_ups, SizeIs(1)) << "once";
@@ -370,7 +370,8 @@ TEST_F(ElasticTest, TheRegroupWaitsForNoSpareThatTakesTooLong) {
   Worker* spare = MakeElastic(2, 4, 0, "host-b");
   spare->request.catch_up_address = "host-b:7";
   Join(spare);
-  Pass(absl::Seconds(5));
+  // The generation is too young for a regroup, and the time is running.
+  Pass(absl::Seconds(1));
   ASSERT_THAT(observer_.catch_ups, SizeIs(1));
   for (int i = 0; i < 29; ++i) {
     Beat(team);
@@ -380,6 +381,78 @@ TEST_F(ElasticTest, TheRegroupWaitsForNoSpareThatTakesTooLong) {
   Beat(team);
   Pass(absl::Seconds(1));
   EXPECT_THAT(observer_.regroups, SizeIs(1));
+}
+
+TEST_F(ElasticTest, OneThatHasCaughtUpWaitsUntilTheGenerationIsOldEnough) {
+  const auto team = RunElastic(2, 4, 2);
+  Worker* spare = MakeElastic(2, 4, 0, "host-b");
+  spare->request.catch_up_address = "host-b:7";
+  Join(spare);
+  Pass(absl::Seconds(1));
+  ASSERT_THAT(observer_.catch_ups, SizeIs(1));
+  ReportSpare(membership_.get(), team[0], spare, /*settled=*/true);
+  Pass(absl::Seconds(3));
+  EXPECT_THAT(observer_.regroups, IsEmpty()) << "it is 4 s old";
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.regroups, SizeIs(1));
+}
+
+TEST_F(ElasticTest, ASpareThatComesWhileAnotherCatchesUpIsWaitedForToo) {
+  const auto team = RunElastic(2, 5, 2);
+  std::vector<Worker*> spares;
+  for (int slot = 0; slot < 2; ++slot) {
+    spares.push_back(MakeElastic(2, 5, slot, "host-b"));
+    spares[slot]->request.catch_up_address = absl::StrCat("host-b:", slot);
+  }
+  Join(spares[0]);
+  Pass(absl::Seconds(2));
+  ASSERT_THAT(observer_.catch_ups, ElementsAre("job 1: host-b:0 0"));
+  ReportSpare(membership_.get(), team[0], spares[0], /*settled=*/true);
+  Pass(absl::Seconds(2));
+  Join(spares[1]);
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.catch_ups,
+              ElementsAre("job 1: host-b:0 0", "job 1: host-b:1 0"));
+  Beat(team);
+  // As long as if it had come first: from the first one on.
+  Pass(absl::Seconds(9));
+  Beat(team);
+  Pass(absl::Seconds(9));
+  Beat(team);
+  Pass(absl::Seconds(7));
+  EXPECT_THAT(observer_.regroups, IsEmpty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.regroups,
+              ElementsAre("job 1: 2 workers wait to join: host-b/0, host-b/1"));
+}
+
+TEST_F(ElasticTest, AfterARegroupInVainCatchingUpWaitsAsTheNextOne) {
+  const auto team = RunElastic(2, 4, 2);
+  Worker* gone = MakeElastic(2, 4, 0, "host-b");
+  Join(gone);
+  Pass(absl::Seconds(5));
+  ASSERT_THAT(observer_.regroups, SizeIs(1));
+  ASSERT_OK(Leave(team[0], /*rejoin=*/true));
+  membership_->ReportExit(gone->exit(9));
+  Rejoin(team[0]);
+  ASSERT_OK(Leave(team[1], /*rejoin=*/true));
+  Rejoin(team[1]);
+  ASSERT_EQ(team[1]->joined().generation, Generation(2));
+  for (Worker* worker : team) Attach(worker);
+  Worker* spare = MakeElastic(2, 4, 1, "host-b");
+  spare->request.catch_up_address = "host-b:7";
+  Join(spare);
+  // Its age is to be twice the usual one.
+  Pass(absl::Seconds(4));
+  EXPECT_THAT(observer_.catch_ups, IsEmpty());
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.catch_ups, ElementsAre("job 2: host-b:7 0"));
+  ReportSpare(membership_.get(), team[0], spare, /*settled=*/true);
+  Beat(team);
+  Pass(absl::Seconds(4));
+  EXPECT_THAT(observer_.regroups, SizeIs(1));
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(observer_.regroups, SizeIs(2));
 }
 
 TEST_F(ElasticTest, ALossWaitsForNoSpareThatCatchesUp) {

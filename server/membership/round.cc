@@ -138,14 +138,20 @@ bool HoldsUp(absl::Time now, std::optional<absl::Time> since,
   return since.has_value() && now >= *since + grace;
 }
 
-bool DecideGrowth(absl::Time now, const GrowthState& state,
-                  const GrowthOptions& options) {
-  if (state.spares == 0 || state.world_size >= options.max) return false;
-  if (state.members_left) return false;
-  if (now < state.began + options.min_age) return false;
+GrowthDecision DecideGrowth(absl::Time now, const GrowthState& state,
+                            const GrowthOptions& options) {
+  if (state.spares == 0 || state.world_size >= options.max ||
+      state.members_left) {
+    return GrowthDecision::kWait;
+  }
   // A job that has room for no more need not wait for others.
   const bool full = state.world_size + state.spares >= options.max;
-  return full || now >= state.last_arrival + options.settle;
+  if (!full && now < state.last_arrival + options.settle) {
+    return GrowthDecision::kWait;
+  }
+  if (now >= state.began + options.min_age) return GrowthDecision::kRegroup;
+  return now >= state.began + options.catch_up_age ? GrowthDecision::kCatchUp
+                                                   : GrowthDecision::kWait;
 }
 
 }  // namespace coxswain::server

@@ -73,7 +73,8 @@ std::string NameWorkers(const std::vector<WorkerIdentity>& workers);
 
 // Decides whether a running generation should end for a larger one: a pure
 // function. Each change costs the job a pause, so that workers that come one
-// after the other are to be taken in together.
+// after the other are to be taken in together. Until it may end, they catch up,
+// which stops no member.
 
 struct GrowthState {
   int world_size = 0;         // of the running generation
@@ -85,8 +86,18 @@ struct GrowthState {
 
 struct GrowthOptions {
   int max = 1;
-  absl::Duration settle;   // without another spare
-  absl::Duration min_age;  // of the generation
+  absl::Duration settle;  // without another spare
+  // Of the generation: until members send spares their state, and until it
+  // ends. What a spare has taken is kept up with each step, so that the former
+  // is not long before the latter.
+  absl::Duration catch_up_age;
+  absl::Duration min_age;
+};
+
+enum class GrowthDecision {
+  kWait,
+  kCatchUp,  // the spares may take the members' state
+  kRegroup,  // likewise, and the generation may end for them
 };
 
 // Returns the age from which a generation may regroup, once this many regroups
@@ -98,8 +109,8 @@ absl::Duration GrowthAge(absl::Duration min_age, int fruitless);
 bool HoldsUp(absl::Time now, std::optional<absl::Time> since,
              absl::Duration grace);
 
-bool DecideGrowth(absl::Time now, const GrowthState& state,
-                  const GrowthOptions& options);
+GrowthDecision DecideGrowth(absl::Time now, const GrowthState& state,
+                            const GrowthOptions& options);
 
 }  // namespace coxswain::server
 

@@ -183,9 +183,10 @@ class DecideGrowthTest : public testing::Test {
     state_.last_arrival = kStart + absl::Seconds(60);
     options_.max = 4;
     options_.settle = absl::Seconds(1);
-    options_.min_age = absl::Seconds(5);
+    options_.catch_up_age = absl::Seconds(15);
+    options_.min_age = absl::Seconds(20);
   }
-  bool At(absl::Duration time) {
+  GrowthDecision At(absl::Duration time) {
     return DecideGrowth(kStart + time, state_, options_);
   }
   GrowthState state_;
@@ -193,25 +194,34 @@ class DecideGrowthTest : public testing::Test {
 };
 
 TEST_F(DecideGrowthTest, OnceNoMoreSparesCome) {
-  EXPECT_FALSE(At(absl::Milliseconds(60'900)));
-  EXPECT_TRUE(At(absl::Seconds(61)));
+  EXPECT_EQ(At(absl::Milliseconds(60'900)), GrowthDecision::kWait);
+  EXPECT_EQ(At(absl::Seconds(61)), GrowthDecision::kRegroup);
   state_.spares = 0;
-  EXPECT_FALSE(At(absl::Seconds(61)));
+  EXPECT_EQ(At(absl::Seconds(61)), GrowthDecision::kWait);
 }
 
 TEST_F(DecideGrowthTest, AtOnceWhenTheWorldIsFull) {
   state_.spares = 2;
-  EXPECT_TRUE(At(absl::Seconds(60)));
+  EXPECT_EQ(At(absl::Seconds(60)), GrowthDecision::kRegroup);
   state_.world_size = 4;
-  EXPECT_FALSE(At(absl::Seconds(70)));
+  EXPECT_EQ(At(absl::Seconds(70)), GrowthDecision::kWait);
 }
 
 TEST_F(DecideGrowthTest, NotWhileTheGenerationIsYoungOrEndsAnyway) {
   state_.last_arrival = kStart;
-  EXPECT_FALSE(At(absl::Seconds(4)));
-  EXPECT_TRUE(At(absl::Seconds(5)));
+  EXPECT_EQ(At(absl::Seconds(14)), GrowthDecision::kWait);
+  EXPECT_EQ(At(absl::Seconds(15)), GrowthDecision::kCatchUp);
+  EXPECT_EQ(At(absl::Seconds(19)), GrowthDecision::kCatchUp);
+  EXPECT_EQ(At(absl::Seconds(20)), GrowthDecision::kRegroup);
   state_.members_left = true;
-  EXPECT_FALSE(At(absl::Seconds(70)));
+  EXPECT_EQ(At(absl::Seconds(17)), GrowthDecision::kWait);
+  EXPECT_EQ(At(absl::Seconds(70)), GrowthDecision::kWait);
+}
+
+TEST_F(DecideGrowthTest, CatchingUpWaitsForFurtherSparesToo) {
+  state_.last_arrival = kStart + absl::Seconds(16);
+  EXPECT_EQ(At(absl::Milliseconds(16'900)), GrowthDecision::kWait);
+  EXPECT_EQ(At(absl::Seconds(17)), GrowthDecision::kCatchUp);
 }
 
 TEST(HoldsUpTest, OnlyOnceAMemberHasLeftForTheNextGeneration) {

@@ -44,11 +44,12 @@ struct MembershipOptions {
   // after a long accumulation, an evaluation, or an upload.
   absl::Duration survivor_timeout = absl::Minutes(10);
   // A running generation ends for a larger one once no further spare has
-  // come for this long, and not before this age: each change is a pause.
+  // come for this long, and not before this age: each change is a pause. The
+  // spares take the members' state before.
   absl::Duration growth_settle = absl::Seconds(1);
   absl::Duration growth_min_age = absl::Seconds(5);
-  // It does not wait for longer than this until spares have taken the members'
-  // state: they copy what they lack once it has ended.
+  // It does not wait for longer than this until spares have taken that, from
+  // when the first of them was to: they copy what they lack once it has ended.
   absl::Duration catch_up_timeout = absl::Seconds(30);
   // A round whose manifests differ is refused after this time, or once all are
   // there: as long as the workers of some launchers take to start.

@@ -47,6 +47,8 @@ struct MembershipSurroundings {
   // Called when a spare waits for the running generation to regroup; empty: no
   // more.
   std::function<void(const std::string& reason)> on_regroup_wanted;
+  // Called when members are to send this spare their state.
+  std::function<void(Incarnation spare)> on_catch_up_wanted;
 };
 
 // One term of a coordinator with one job: a JobMembership, and what carries out

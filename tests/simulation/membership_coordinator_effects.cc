@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "schedule/ticket.h"
 #include "server/membership/manifest_check.h"
 #include "server/membership/membership_errors.h"
 #include "server/state/cluster_records.h"
@@ -86,12 +87,24 @@ struct MembershipCoordinator::Carrier {
     });
   }
   void operator()(server::job_effect::NotifyRegroupWanted wanted) {
+    if (!wanted.reason.empty()) {
+      owner->referee_.OnRegroupWanted(wanted.generation);
+    }
     AddInOrder([owner = owner, reason = std::move(wanted.reason)] {
       owner->around_.on_regroup_wanted(reason);
     });
   }
-  // Its spares take no state.
-  void operator()(const server::job_effect::NotifyCatchUpWanted&) {}
+  void operator()(server::job_effect::NotifyCatchUpWanted wanted) {
+    for (const schedule::Newcomer& newcomer : wanted.newcomers) {
+      owner->referee_.OnCatchUpWanted(wanted.generation,
+                                      Incarnation(newcomer.incarnation));
+    }
+    AddInOrder([owner = owner, newcomers = std::move(wanted.newcomers)] {
+      for (const schedule::Newcomer& newcomer : newcomers) {
+        owner->around_.on_catch_up_wanted(Incarnation(newcomer.incarnation));
+      }
+    });
+  }
   void operator()(const server::job_effect::NotifyEnded& ended) {
     owner->referee_.OnEnded(ended.generation, ended.status);
     AddInOrder([owner = owner, generation = ended.generation] {

@@ -32,6 +32,7 @@ MembershipHistory MembershipHistory::Small(uint64_t seed) {
   options.survivor_timeout = absl::Seconds(dice.Int(10, 60));
   options.growth_settle = absl::Seconds(1);
   options.growth_min_age = absl::Seconds(dice.Int(1, 5));
+  options.catch_up_timeout = absl::Seconds(Dice(seed, 4).Int(1, 30));
   if (dice.Chance(0.2)) options.max_spares_per_job = 1;
   history.join_timeout = absl::Seconds(dice.Int(10, 60));
 

@@ -74,6 +74,7 @@ void MembershipReferee::TakeUp(const server::LoadedJob& found) {
   last_->regroups = found.job.regroups;
   last_->ended_at = now();
   last_->resumed = true;
+  last_->began = now();
   last_->first_left = absl::InfiniteFuture();
   if (last_->running) noticed_ = noticed_last_ = last_->generation;
   for (RankState& state : last_->ranks) {

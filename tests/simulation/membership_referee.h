@@ -78,6 +78,8 @@ class MembershipReferee {
   void OnCommitFailed();
   void OnBegan(const server::GenerationBegin& begin);
   void OnLeft(Generation generation, int rank);
+  void OnRegroupWanted(Generation generation);
+  void OnCatchUpWanted(Generation generation, Incarnation spare);
   void OnEnded(Generation generation, const absl::Status& status);
   void OnAnnounced(Generation generation);
   void OnAnswered(uint64_t join_id,
@@ -149,6 +151,7 @@ class MembershipReferee {
     bool received_regroup = false;
     bool resumed = false;  // it began in an earlier term
     std::set<int64_t> plans;
+    absl::Time began;  // in this term
     absl::Time first_left = absl::InfiniteFuture();
     absl::Time ended_at;
     // When it ended by the loss of one that was stalled; never: it did not.

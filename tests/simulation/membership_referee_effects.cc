@@ -42,6 +42,7 @@ void MembershipReferee::OnBegan(const server::GenerationBegin& begin) {
   committing_.reset();
   last_ = &run;
   run.running = true;
+  run.began = now();
   run.plans.insert(begin.plan.version);
   for (RankState& state : run.ranks) state.sign = now();
   finished_ = false;
@@ -57,6 +58,31 @@ void MembershipReferee::OnLeft(Generation generation, int rank) {
   RankState& state = last_->ranks[static_cast<size_t>(rank)];
   if (std::exchange(state.left, true)) Violate("a member has left twice");
   last_->first_left = std::min(last_->first_left, now());
+}
+
+void MembershipReferee::OnRegroupWanted(Generation generation) {
+  if (last_ == nullptr || last_->generation != generation || !last_->running) {
+    return Violate("a generation is to regroup that does not run");
+  }
+  const absl::Duration age = now() - last_->began;
+  if (age >= history_.options.growth_min_age) return;
+  Violate(absl::StrCat("a generation is to regroup that is ",
+                       absl::FormatDuration(age), " old"));
+}
+
+void MembershipReferee::OnCatchUpWanted(Generation generation,
+                                        Incarnation spare) {
+  if (last_ == nullptr || last_->generation != generation || !last_->running) {
+    return Violate("members of a generation that does not run are to send");
+  }
+  if (last_->Find(spare) != nullptr) {
+    return Violate("a member is to catch up with its own generation");
+  }
+  const bool waits =
+      std::any_of(joins_.begin(), joins_.end(), [spare](const auto& entry) {
+        return entry.second.incarnation == spare && !entry.second.removed;
+      });
+  if (!waits) Violate("one that does not wait is to catch up");
 }
 
 void MembershipReferee::OnEnded(Generation generation,

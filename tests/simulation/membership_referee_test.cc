@@ -1,5 +1,5 @@
-// What the referee of the membership holds against evictions of survivors: a
-// coordinator that is too quick with them.
+// What the referee of the membership holds against a coordinator that is too
+// quick: with the eviction of survivors, and with regroups.
 
 #include "tests/simulation/membership_referee.h"
 
@@ -75,22 +75,21 @@ class MembershipRefereeTest : public ::testing::Test {
     commit.run.members = server::MemberTable(std::move(records));
     referee_.OnCommit(commit);
   }
-  // Four train.
-  void BeginGeneration() {
+  void BeginGeneration(const std::vector<int>& slots) {
     Pass(kTick);  // of the first look no silence is known
-    for (int slot = 0; slot < 4; ++slot) Join(slot);
-    Commit({0, 1, 2, 3});
+    for (const int slot : slots) Join(slot);
+    Commit(slots);
     server::GenerationBegin begin;
     begin.generation = generation_;
-    begin.world_size = 4;
+    begin.world_size = static_cast<int>(slots.size());
     referee_.OnBegan(begin);
     for (const uint64_t join_id : joined_) {
       referee_.OnAnswered(join_id, absl::UnavailableError("its answer"));
     }
   }
-  // One of them is killed.
+  // Four train, one of them is killed.
   void EndGeneration() {
-    BeginGeneration();
+    BeginGeneration({0, 1, 2, 3});
     Pass(2 * kStall);
     referee_.OnExit(MemberOf(3).incarnation);
     referee_.OnAbortAsked();
@@ -129,28 +128,28 @@ class MembershipRefereeTest : public ::testing::Test {
 };
 
 TEST_F(MembershipRefereeTest, OneThatIsSilentWhileAllOthersWaitEndsIt) {
-  BeginGeneration();
+  BeginGeneration({0, 1, 2, 3});
   Report({{0, kStall / 2}, {1, kStall}, {2, kStall}});
   Lose(3);
   EXPECT_THAT(referee_.violation(), IsEmpty());
 }
 
 TEST_F(MembershipRefereeTest, SilenceIsNoReasonWhileAnotherOneComputes) {
-  BeginGeneration();
+  BeginGeneration({0, 1, 2, 3});
   Report({{0, kStall}, {1, kStall / 2 - kTick}, {2, kStall}});
   Lose(3);
   EXPECT_THAT(referee_.violation(), HasSubstr("lost without a reason"));
 }
 
 TEST_F(MembershipRefereeTest, NorIsItWhereNoneWaits) {
-  BeginGeneration();
+  BeginGeneration({0, 1, 2, 3});
   Report({});
   Lose(3);
   EXPECT_THAT(referee_.violation(), HasSubstr("lost without a reason"));
 }
 
 TEST_F(MembershipRefereeTest, NorIsItWhereTheCoordinatorStoodStill) {
-  BeginGeneration();
+  BeginGeneration({0, 1, 2, 3});
   StandStill(kStall);
   for (const int slot : {0, 1, 2}) {
     referee_.OnHeartbeat(MemberOf(slot).incarnation, kStall);
@@ -226,6 +225,31 @@ TEST_F(MembershipRefereeTest, NewcomersAloneLoseNoSurvivor) {
   Pass(history_.options.survivor_timeout - kTick);
   Commit({4, 5});
   EXPECT_THAT(referee_.violation(), HasSubstr("begins without rank"));
+}
+
+TEST_F(MembershipRefereeTest, AGenerationThatRegroupsIsOldEnough) {
+  history_.options.growth_min_age = 2 * kStall;
+  BeginGeneration({0, 1});
+  Pass(2 * kStall);
+  referee_.OnRegroupWanted(generation_);
+  EXPECT_THAT(referee_.violation(), IsEmpty());
+}
+
+TEST_F(MembershipRefereeTest, AGenerationThatIsTooYoungMayNotRegroup) {
+  history_.options.growth_min_age = 2 * kStall;
+  BeginGeneration({0, 1});
+  Pass(2 * kStall - kTick);
+  referee_.OnRegroupWanted(generation_);
+  EXPECT_THAT(referee_.violation(), HasSubstr("is to regroup that is 1.75s"));
+}
+
+TEST_F(MembershipRefereeTest, OnlyOneThatWaitsMayCatchUp) {
+  BeginGeneration({0, 1});
+  Join(2);
+  referee_.OnCatchUpWanted(generation_, MemberOf(2).incarnation);
+  EXPECT_THAT(referee_.violation(), IsEmpty());
+  referee_.OnCatchUpWanted(generation_, MemberOf(3).incarnation);
+  EXPECT_THAT(referee_.violation(), HasSubstr("does not wait"));
 }
 
 TEST_F(MembershipRefereeTest, WithoutAStallTimeoutTheLastCallIsWaitedFor) {

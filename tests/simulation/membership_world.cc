@@ -94,8 +94,9 @@ absl::Duration MembershipWorld::Pause() {
 absl::Duration MembershipWorld::Longest() const {
   const server::MembershipOptions& options = history_.options;
   return 4 * (options.lease + options.reattach_grace + options.rejoin_grace +
-              options.survivor_timeout + history_.join_timeout +
-              history_.slowest_start + history_.slowest_abort) +
+              options.survivor_timeout + options.catch_up_timeout +
+              history_.join_timeout + history_.slowest_start +
+              history_.slowest_abort) +
          absl::Minutes(1);
 }
 
@@ -292,6 +293,10 @@ void MembershipWorld::StartCoordinator() {
         Regroup(reason);
       }
     });
+  };
+  around.on_catch_up_wanted = [this](Incarnation spare) {
+    catching_up_.push_back(spare);
+    if (catching_up_.size() > kMaxReports) catching_up_.pop_front();
   };
   coordinator_ = std::make_unique<MembershipCoordinator>(around);
   // The ranks bring what they were sent last, unless none has received it.

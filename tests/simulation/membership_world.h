@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/ids.h"
+#include "schedule/ticket.h"
 #include "server/membership/membership_types.h"
 #include "tests/simulation/dice.h"
 #include "tests/simulation/membership_coordinator.h"
@@ -222,6 +223,10 @@ class MembershipWorld {
   std::deque<Stream> streams_;  // by number
   uint64_t launchers_ = 1;
   bool regroup_asked_ = false;
+  // Spares that members send their state, the last ones: each heartbeat may
+  // report that they have it.
+  static constexpr size_t kMaxReports = 2 * schedule::kMaxNewcomers;
+  std::deque<Incarnation> catching_up_;
   double lost_ = 0;
   double doubled_ = 0;
   Result counts_;

@@ -169,6 +169,10 @@ void MembershipWorld::Ask(Process* process) {
   request.manifest.hook = "allreduce";
   request.timeout = history_.join_timeout;
   request.after_generation = process->generation;
+  if (process->generation == Generation(0) &&
+      process->incarnation.value() % 2 == 0) {
+    request.catch_up_address = request.address;
+  }
   const auto bring = [this, process, call, request](bool received) {
     BringJoin(process, call, request, received);
   };

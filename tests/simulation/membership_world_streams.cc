@@ -82,6 +82,9 @@ void MembershipWorld::BringBeat(int number) {
   if (history_.stall_timeout < absl::InfiniteDuration() && dice_.Chance(0.9)) {
     progress.waiting = history_.stall_timeout;
   }
+  for (const Incarnation spare : catching_up_) {
+    progress.newcomers.push_back({spare, dice_.Chance(0.1), ""});
+  }
   coordinator_->Heartbeat(stream.attachment, progress);
 }
 
