@@ -157,7 +157,7 @@ void Attachment::ShowLife() {
       member_->policy().clock->Now() + options_.show_life_for;
   // The coordinator counts its silence from the end on. That is the same moment
   // for all survivors, which are not to ask in step.
-  absl::Duration more = member_->policy().Jitter(options_.heartbeat_interval);
+  absl::Duration more = member_->policy().Jitter(options_.sign_interval);
   while (callbacks_.silence_counts() &&
          PauseUnless([]() { return false; }, more) && MayAsk(deadline) &&
          AskToAttach()) {
@@ -216,7 +216,7 @@ bool Attachment::AskToAttach() {
 bool Attachment::PauseUnless(const std::function<bool()>& condition,
                              absl::Duration more) {
   MutexLock lock(&mutex_);
-  changed_.WaitFor(&mutex_, options_.heartbeat_interval + more,
+  changed_.WaitFor(&mutex_, options_.sign_interval + more,
                    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
                      return SilentLocked() || condition();
                    });

@@ -39,6 +39,9 @@ class Attachment {
  public:
   struct Options {
     absl::Duration heartbeat_interval = absl::Seconds(1);
+    // How often one that has yet to join the next generation asks to be
+    // attached.
+    absl::Duration sign_interval = absl::Seconds(1);
     // How long the stream may be lost before the generation counts as ended.
     absl::Duration grace = absl::Seconds(30);
     // How long an Abort, which names the cause, may come after another answer
@@ -143,8 +146,8 @@ class Attachment {
   // Returns whether there is time left to ask, until `deadline`. Logs what to
   // do about a program that has not noticed the end by then.
   bool MayAsk(absl::Time deadline);
-  // Waits for it, or for the time of a heartbeat and so much more. Returns
-  // false if this is no longer waited for.
+  // Waits for it, or for the time of a sign of life and so much more. Returns
+  // false if this process is no longer waited for.
   bool PauseUnless(const std::function<bool()>& condition,
                    absl::Duration more = absl::ZeroDuration());
 

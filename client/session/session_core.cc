@@ -11,6 +11,7 @@
 #include "client/session/join.h"
 #include "client/session/nccl_ras.h"
 #include "schedule/plan.h"
+#include "schedule/sign_interval.h"
 #include "transport/error_detail.h"
 
 namespace coxswain {
@@ -160,6 +161,8 @@ absl::Status Session::Core::Attach(const v1::JoinResponse& joined) {
         absl::Milliseconds(joined.heartbeat_interval_ms());
   }
   heartbeat_interval_ = options.heartbeat_interval;
+  options.sign_interval =
+      schedule::SignInterval(options.heartbeat_interval, members.world_size());
   MakeFallbackClient();
   options.fallback_address = fallback_->address();
   attachment_ =

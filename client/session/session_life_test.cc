@@ -184,6 +184,17 @@ TEST_F(SessionLifeTest, WhereSilenceDoesNotCountNothingIsAsked) {
   EXPECT_EQ(asked(), 0);
 }
 
+TEST_F(SessionLifeTest, OneOfManyAsksMoreRarelyThanItsHeartbeatsCame) {
+  // All of them together 2,000 times a second.
+  options_.fallback = false;
+  joined_.set_world_size(16'000);
+  ASSERT_OK_AND_ASSIGN(const auto session, Join());
+  Abort();
+  AwaitEnd(*session);
+  EXPECT_EQ(StreamsMeanwhile(), 0u);
+  EXPECT_EQ(asked(), 0) << "8 s have yet to pass";
+}
+
 TEST_F(SessionLifeTest, ASurvivorShowsThatItLivesUntilItsJoinIsAnswered) {
   ASSERT_OK_AND_ASSIGN(const auto session, Join());
   Abort();

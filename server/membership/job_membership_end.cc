@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/logging.h"
+#include "schedule/sign_interval.h"
 #include "server/membership/job_membership.h"
 #include "server/membership/job_rules.h"
 #include "server/membership/membership_errors.h"
@@ -263,6 +264,9 @@ std::vector<MemberSigns> JobMembership::Signs() const {
         record.progress.interval > absl::ZeroDuration()
             ? std::min(record.progress.interval, options().heartbeat_interval)
             : usual;
+    if (job_.state == JobState::kRunning) continue;
+    signs.sign_interval = schedule::SignInterval(
+        signs.interval, static_cast<int>(job_.run.members.size()));
   }
   return all;
 }

@@ -269,6 +269,19 @@ TEST_F(StalledRoundTest, ASurvivorThatComputesShowsThatItLives) {
   EXPECT_THAT(*team[0]->joined().lost, SizeIs(1));
 }
 
+TEST_F(StalledRoundTest, OneOfAThousandShowsThatItLivesEveryHalfSecond) {
+  const auto team = RoundOf("1s", 1000);
+  // It has as many intervals as one of a few: 2 s.
+  PassWith({}, absl::Seconds(2) - kBeat);
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  AskToAttach(team[1]);
+  PassWith({}, absl::Seconds(2) - kBeat);
+  EXPECT_THAT(team[0]->answers, SizeIs(1));
+  PassWith({}, kBeat);
+  ASSERT_THAT(team[0]->answers, SizeIs(2));
+  EXPECT_THAT(*team[0]->joined().lost, SizeIs(2));
+}
+
 TEST_F(StalledRoundTest, OneThatWaitsMayGoOnAsking) {
   const auto team = RoundOf("1s", 4);
   for (int i = 0; i < 4; ++i) {

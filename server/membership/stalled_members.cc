@@ -14,7 +14,8 @@ constexpr int kFreshIntervals = 2;
 bool IsSilent(absl::Time now, const MemberSigns& member, absl::Duration timeout,
               absl::Time looked_since) {
   const absl::Duration least =
-      std::max(timeout, kHeartbeatsPerStall * member.interval);
+      std::max(timeout, kHeartbeatsPerStall *
+                            std::max(member.interval, member.sign_interval));
   return now - std::max(member.last_sign, looked_since) >= least;
 }
 

@@ -23,6 +23,8 @@ struct MemberSigns {
   absl::Time reported = absl::InfinitePast();
   absl::Duration waiting;   // for others, while nothing has moved
   absl::Duration interval;  // of its heartbeats
+  // In a join round, of its signs of life; 0: they are heartbeats.
+  absl::Duration sign_interval;
 };
 
 // How many heartbeats a member sends within the stall timeout.
@@ -39,8 +41,9 @@ absl::Duration HeartbeatInterval(absl::Duration usual,
 // others compute, nor do waits where signs come from all. Silence counts from
 // `looked_since` on: until then this coordinator may have stood still, or the
 // generation ran. Empty also where all are silent, or one is yet to attach. A
-// member whose heartbeats come more rarely, since the timeout was set after its
-// generation had begun, has as many of its intervals.
+// member whose signs come more rarely, since the timeout was set after its
+// generation had begun or it is a survivor of many, has as many of its
+// intervals.
 std::vector<int> FindStalled(absl::Time now,
                              const std::vector<MemberSigns>& members,
                              absl::Duration timeout, absl::Time looked_since);

@@ -109,6 +109,15 @@ TEST_F(StalledMembersTest, RareHeartbeatsHaveMoreTime) {
   EXPECT_THAT(Find(), ElementsAre(2));
 }
 
+TEST_F(StalledMembersTest, ASurvivorOfManyHasMoreTime) {
+  members_[0].rejoined = members_[1].rejoined = true;
+  members_[0].last_sign = members_[1].last_sign = now_ - absl::Minutes(1);
+  members_[2].sign_interval = absl::Seconds(2);
+  EXPECT_THAT(Find(), IsEmpty());
+  members_[2].last_sign = now_ - absl::Seconds(8);
+  EXPECT_THAT(Find(), ElementsAre(2));
+}
+
 TEST(HeartbeatIntervalTest, SeveralFitIntoAStallTimeout) {
   const absl::Duration usual = absl::Seconds(2);
   EXPECT_EQ(HeartbeatInterval(usual, absl::InfiniteDuration()), usual);

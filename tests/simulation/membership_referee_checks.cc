@@ -5,6 +5,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "schedule/sign_interval.h"
+#include "server/membership/stalled_members.h"
 #include "tests/simulation/membership_referee.h"
 
 namespace coxswain::simulation {
@@ -135,8 +137,13 @@ bool MembershipReferee::StallsRound(const RankState& state) const {
     return now() >= std::max(state.sign, since) + timeout;
   }
   if (last_->resumed) return false;
+  const absl::Duration longest = std::max(
+      timeout,
+      server::kHeartbeatsPerStall *
+          schedule::SignInterval(history_.interval(),
+                                 static_cast<int>(last_->ranks.size())));
   const auto silent = [&](const RankState& one) {
-    return now() >= std::max({one.sign, last_->ended_at, since}) + timeout;
+    return now() >= std::max({one.sign, last_->ended_at, since}) + longest;
   };
   std::map<Incarnation, absl::Time> waiting;  // since when
   for (const auto& [number, join_id] : joins_) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "schedule/sign_interval.h"
 #include "tests/simulation/membership_world.h"
 
 namespace coxswain::simulation {
@@ -100,7 +101,8 @@ void MembershipWorld::ShowLife(int number) {
   if (Acts(process)) {
     ToCoordinator([this, number] { BringSignOfLife(number); }, [] {});
   }
-  In(history_.interval(), [this, number] { ShowLife(number); });
+  In(schedule::SignInterval(history_.interval(), history_.max),
+     [this, number] { ShowLife(number); });
 }
 
 void MembershipWorld::BringSignOfLife(int number) {
