@@ -281,7 +281,7 @@ CX_API cx_code cx_configure(cx_session session, const cx_parameter* parameters,
 // Ends the membership. `failed` other than 0 makes the other ranks stop as
 // well, with this reason, and waits 5 s at most for the coordinator; otherwise
 // they go on without this one, and it waits 30 s at most by default. Later
-// calls do nothing.
+// calls do nothing. A cx_rejoin of another thread returns CX_CANCELLED.
 CX_API cx_code cx_leave(cx_session session, const char* reason, int32_t failed,
                         cx_call* call);
 

@@ -105,8 +105,9 @@ void Attachment::NoteStale(const absl::Status& status) {
 
 void Attachment::Leaving(bool rejoins) {
   MutexLock lock(&mutex_);
+  // Who has left for good does not come back, whichever thread is first.
+  rejoins_ = rejoins && (rejoins_ || !leaving_);
   leaving_ = true;
-  rejoins_ = rejoins;
   changed_.NotifyAll();
 }
 

@@ -156,14 +156,17 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Join(
   int64_t entered = 0;
   std::unique_ptr<Core> unbegun;  // of survivors alone
   return Core::Join({std::move(options), std::move(manifest), std::move(stub)},
-                    &entered, &unbegun);
+                    /*cancel=*/nullptr, &entered, &unbegun);
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(
-    Request asked, int64_t* entered, std::unique_ptr<Core>* unbegun) {
+    Request asked, const std::shared_ptr<CancelSignal>& cancel,
+    int64_t* entered, std::unique_ptr<Core>* unbegun) {
   v1::JoinRequest request = MakeJoinRequest(asked.options, *asked.manifest);
+  SessionOptions joining = asked.options;
+  if (cancel != nullptr) joining.cancel = cancel;
   COXSWAIN_ASSIGN_OR_RETURN(v1::JoinResponse joined,
-                            JoinJob(asked.options, *asked.stub, &request));
+                            JoinJob(joining, *asked.stub, &request));
   asked.options.address = request.address();
   std::shared_ptr<const DataKey> key = TakeDataKey(asked.options, &joined);
   const auto plan = schedule::PlanOfCoordinator(joined.plan());
@@ -199,23 +202,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Core::Join(
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Rejoin() {
-  COXSWAIN_RETURN_IF_ERROR(core_->LeaveForNext());
-  Core::Request next = core_->request;
-  next.options.after_generation = core_->entered;
-  next.options.after_world_size = world_size();
-  std::unique_ptr<Core> unbegun;
-  auto joined = Core::Join(std::move(next), &core_->entered, &unbegun);
-  if (joined.ok()) {
-    core_->NoteJoinedNext();
-  } else if (unbegun != nullptr) {
-    core_->KeepUnbegun(std::move(unbegun));
-  }
-  const auto& cancel = core_->request.options.cancel;
-  if (!joined.ok() && cancel != nullptr && !cancel->status().ok()) {
-    // The others need not wait for a worker that has given up.
-    core_->ShowLifeNoLonger();
-  }
-  return joined;
+  return core_->Rejoin();
 }
 
 Session::Session(std::unique_ptr<Core> core) : core_(std::move(core)) {}

@@ -92,8 +92,13 @@ class Session {
   // end after a step (schedule::Decision::regroup), in which case this worker
   // leaves it cleanly. Blocks until the next round is complete, as Join does.
   // This session's communicators cannot be used afterwards, but must live until
-  // it returns: peers may still be reading from them. Fails as Join does, and
-  // with CANCELLED with IsJobFinished if the job has ended meanwhile.
+  // it returns: peers may still be reading from them. Once it has returned a
+  // session, Leave of this one does nothing. Fails as Join does, and with
+  //   CANCELLED            the job has ended meanwhile: IsJobFinished. Or
+  //                        another thread has called Leave, whose reason the
+  //                        message has, and this worker is a member no more
+  //   FAILED_PRECONDITION  this worker has left for good, or another thread is
+  //                        in this method
   absl::StatusOr<std::unique_ptr<Session>> Rejoin();
 
   int rank() const;
@@ -196,8 +201,10 @@ class Session {
   // without this member. May be called after the generation has ended, so that
   // no round waits for this worker to join the next one (2 s at most then, and
   // OK whatever the answer is). Waits 5 s at most for the coordinator's answer.
-  // Once: later calls do nothing. Fails with NOT_FOUND if the coordinator had
-  // declared this member lost already.
+  // While another thread is in Rejoin, that fails with CANCELLED, and what it
+  // has entered by then is left, too, with this reason; waits for that, 2 s
+  // more at most. Once: later calls do nothing. Fails with NOT_FOUND if the
+  // coordinator had declared this member lost already.
   absl::Status Leave(absl::string_view reason, bool failed = false);
 
   // Reports that the data connections to these ranks broke: if the coordinator

@@ -401,6 +401,7 @@ absl::Status Session::Core::Leave(const Departure& departure) {
     left_ = true;
     left_for_good_ = !departure.rejoin;
     if (left_for_good_) unbegun = std::move(unbegun_);
+    if (left_for_good_ && rejoining_ != nullptr) farewell_ = departure;
     on_abort_.clear();
     over = !status_.ok();
   }
@@ -415,35 +416,9 @@ absl::Status Session::Core::Leave(const Departure& departure) {
   } else if (!departure.rejoin) {
     LeaveEnded(departure);
   }
+  if (!departure.rejoin) EndRejoining(departure);
   events_.Close();
   return left;
-}
-
-void Session::Core::NoteJoinedNext() {
-  {
-    MutexLock lock(&mutex_);
-    left_for_good_ = true;
-  }
-  attachment_->Leaving();
-  KeepUnbegun(nullptr);
-}
-
-void Session::Core::ShowLifeNoLonger() {
-  attachment_->Leaving();
-  MutexLock lock(&mutex_);
-  if (unbegun_ != nullptr) unbegun_->attachment_->Leaving();
-}
-
-void Session::Core::KeepUnbegun(std::unique_ptr<Core> unbegun) {
-  // No program has seen it: its end is not one to be noticed.
-  if (unbegun != nullptr) unbegun->attachment_->Leaving(/*rejoins=*/true);
-  {
-    MutexLock lock(&mutex_);
-    // Who has left for good is not waited for.
-    if (!left_for_good_ || unbegun == nullptr) unbegun_.swap(unbegun);
-  }
-  // Its end waits for a thread.
-  unbegun.reset();
 }
 
 absl::Status Session::Core::SendLeave(const Departure& departure,
@@ -488,30 +463,6 @@ absl::Status Session::Core::LeaveRunning(const Departure& departure) {
     attachment_->Stop();
   }
   return left;
-}
-
-absl::Status Session::Core::LeaveForNext() {
-  {
-    MutexLock lock(&mutex_);
-    if (left_for_good_) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "rank ", rank, " has left the job '", request.options.job,
-          "' for good, and cannot join its next generation"));
-    }
-  }
-  Departure departure;
-  departure.reason = "to join the next generation";
-  departure.rejoin = true;
-  departure.timeout = request.options.reattach_grace;
-  const absl::Status left = Leave(departure);
-  // It may have ended meanwhile. The next Join returns what is wrong.
-  if (!left.ok()) {
-    LogWarning("not_left", {{"job", request.options.job},
-                            {"rank", rank},
-                            {"generation", generation},
-                            {"error", left.message()}});
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace coxswain

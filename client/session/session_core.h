@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/cancel_signal.h"
 #include "base/mutex.h"
 #include "client/comm/measured_links.h"
 #include "client/fallback/fallback_client.h"
@@ -43,12 +44,13 @@ class Session::Core {
     std::shared_ptr<MeasuredLinks> links = std::make_shared<MeasuredLinks>();
   };
 
-  // Joins a round, and attaches. `entered` becomes the generation that this
-  // worker joined, also if it ended before the worker has attached. The next
-  // one waits for a survivor then: `unbegun` shows that it lives for as long as
-  // it is kept.
+  // Joins a round, and attaches. `cancel`, which may be null, ends the wait for
+  // others. `entered` becomes the generation that this worker joined, also if
+  // it ended before the worker has attached. The next one waits for a survivor
+  // then: `unbegun` shows that it lives for as long as it is kept.
   static absl::StatusOr<std::unique_ptr<Session>> Join(
-      Request asked, int64_t* entered, std::unique_ptr<Core>* unbegun);
+      Request asked, const std::shared_ptr<CancelSignal>& cancel,
+      int64_t* entered, std::unique_ptr<Core>* unbegun);
 
   // `key` is the generation's; null: there is none.
   Core(Request request_in, const v1::JoinResponse& joined,
@@ -83,19 +85,8 @@ class Session::Core {
     }
   };
   absl::Status Leave(const Departure& departure);
-  // Leaves cleanly if that is needed before the next generation is joined.
-  // Fails with FAILED_PRECONDITION if this worker has left for good.
-  absl::Status LeaveForNext();
-  // Notes that this worker is a member of the next generation: no Leave is
-  // needed, nor a sign that it lives.
-  void NoteJoinedNext();
-  // Keeps what Join has returned, of a worker on its way to the generation
-  // after that, in place of the one before; null: neither. Leave is then from
-  // the generation of what is kept.
-  void KeepUnbegun(std::unique_ptr<Core> unbegun);
-  // Shows the coordinator no longer that this worker lives: it does not join
-  // the next generation, but may have yet to leave.
-  void ShowLifeNoLonger();
+  // Joins the generation after this one. As Session::Rejoin().
+  absl::StatusOr<std::unique_ptr<Session>> Rejoin();
 
   void OnAbort(std::function<void(const absl::Status&)> callback);
   void ReportErrorNorm(double norm, int64_t step);
@@ -148,6 +139,23 @@ class Session::Core {
   void OnEnd(const absl::Status& why);
   // Ends waiting calls and, if requested, the communicators.
   void Close(const absl::Status& why, bool abort_communicators);
+  // Begins what EndRejoin ends. Returns the signal that ends the wait for
+  // others: this worker leaves for good, or its options have it given up.
+  absl::StatusOr<std::shared_ptr<CancelSignal>> BeginRejoin();
+  // Takes over what Join has returned, unless this worker has left for good
+  // meanwhile: then it leaves the generation that it has entered, too.
+  absl::StatusOr<std::unique_ptr<Session>> EndRejoin(
+      absl::StatusOr<std::unique_ptr<Session>> joined,
+      std::unique_ptr<Core> unbegun);
+  // Has the Rejoin of another thread end. Waits for that, 2 s at most.
+  void EndRejoining(const Departure& departure);
+  // Returns whether this worker has left for good since BeginRejoin.
+  bool leaves() const;
+  // Leaves cleanly if that is needed before the next generation is joined.
+  void LeaveForNext();
+  // Shows the coordinator no longer that this worker lives: it does not join
+  // the next generation, but may have yet to leave.
+  void ShowLifeNoLonger();
   absl::Status LeaveRunning(const Departure& departure);
   void LeaveEnded(const Departure& departure);
   absl::Status SendLeave(const Departure& departure, absl::Duration timeout);
@@ -165,7 +173,14 @@ class Session::Core {
   int64_t error_step_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<NewcomerReport> newcomers_ ABSL_GUARDED_BY(mutex_);
   PlaceSource pipeline_place_ ABSL_GUARDED_BY(mutex_);
+  // A generation that ended before this worker has attached, and through which
+  // it is on its way to the one after that: Leave is then from there.
   std::unique_ptr<Core> unbegun_ ABSL_GUARDED_BY(mutex_);
+  // Of the Rejoin under way; null: there is none.
+  std::shared_ptr<CancelSignal> rejoining_ ABSL_GUARDED_BY(mutex_);
+  CondVar rejoined_;  // a Rejoin has ended that a Leave waited for
+  // For what it may enter yet; no value: this worker has not left meanwhile.
+  std::optional<Departure> farewell_ ABSL_GUARDED_BY(mutex_);
   // What the events have reported already: decisions may be repeated.
   int64_t noted_plan_ ABSL_GUARDED_BY(mutex_) = 0;
   bool noted_regroup_ ABSL_GUARDED_BY(mutex_) = false;

@@ -259,6 +259,8 @@ class JobMembership {
   void WriteDeparture(job_input::DepartureWritten written, int rank,
                       const Departure& departure, JobEffects* effects);
   void SendDeparture(const MemberRecord& record, JobEffects* effects);
+  // One that leaves for good is not waited for, nor does it wait.
+  void DropSurvivor(const Member& member, absl::Time now, JobEffects* effects);
 
   // job_membership_attach.cc: attached workers.
   void NoteDetached(absl::Time now, MemberRecord* record);

@@ -99,8 +99,8 @@ void JobMembership::Fail(const LeaveNotice& notice, MemberRecord* record,
   record->departure = notice.reason;
   record->rejoins = notice.rejoin;
   record->failed = true;
-  if (!notice.rejoin) job_.waiting.ExpectNoLonger(record->member.identity);
   CloseStream(absl::OkStatus(), record, effects);
+  if (!notice.rejoin) DropSurvivor(record->member, now, effects);
   if (!running) return;
   LogWarning("member_failed", {{"job", job_.name},
                                {"generation", job_.run.generation.value()},
@@ -123,13 +123,8 @@ void JobMembership::Depart(const LeaveNotice& notice, MemberRecord* record,
   record->departure = notice.reason;
   record->liveness.last_sign = now;
   CloseStream(absl::OkStatus(), record, effects);
-  if (job_.state != JobState::kRunning) {
-    if (!notice.rejoin) {
-      job_.waiting.ExpectNoLonger(record->member.identity);
-    }
-    return;
-  }
-  if (!was_live) return;
+  if (!notice.rejoin) DropSurvivor(record->member, now, effects);
+  if (job_.state != JobState::kRunning || !was_live) return;
   LogInfo("left", {{"job", job_.name},
                    {"generation", job_.run.generation.value()},
                    {"rank", record->member.rank},
@@ -142,6 +137,21 @@ void JobMembership::Depart(const LeaveNotice& notice, MemberRecord* record,
     job_.run.making_way = now;
   }
   if (job_.run.members.live() == 0) EndWell(now, effects);
+}
+
+void JobMembership::DropSurvivor(const Member& member, absl::Time now,
+                                 JobEffects* effects) {
+  if (job_.state != JobState::kRunning) {
+    job_.waiting.ExpectNoLonger(member.identity);
+  }
+  const Waiter* const waiter = job_.waiting.Find(member.incarnation);
+  if (waiter == nullptr) return;
+  const absl::Status status = absl::CancelledError(absl::StrCat(
+      member.ToString(), " has left job '", job_.name, "' for good"));
+  Answer(waiter->member.identity, status, now, effects);
+  if (job_.state != JobState::kForming) return;
+  NoteSizes(&job_);
+  if (job_.waiting.empty()) EndRound(status, now, effects);
 }
 
 void JobMembership::SendDeparture(const MemberRecord& record,

@@ -211,6 +211,28 @@ TEST_F(ElasticTest, ASurvivorThatLeftOrDiedOrWasReplacedIsNotWaitedFor) {
   EXPECT_THAT(Names(newcomer->joined()), ElementsAre("host-a/2", "host-a/3"));
 }
 
+TEST_F(ElasticTest, ASurvivorThatLeavesForGoodWaitsNoLonger) {
+  const auto team = RunElastic(1, 3, 3);
+  membership_->ReportExit(team[1]->exit(9));
+  Rejoin(team[0]);
+  ASSERT_OK(membership_->Leave(team[0]->fence(), "it drains", false));
+  EXPECT_THAT(team[0]->answers.at(1),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("for good")));
+  Rejoin(team[2]);
+  ASSERT_OK(team[2]->answers.at(1));
+  EXPECT_THAT(Names(team[2]->joined()), ElementsAre("host-a/2"));
+}
+
+TEST_F(ElasticTest, AMemberThatMadeWayAndLeavesForGoodWaitsNoLonger) {
+  const auto team = RunElastic(1, 3, 3);
+  ASSERT_OK(Leave(team[0], /*rejoin=*/true));
+  Rejoin(team[0]);
+  ASSERT_OK(membership_->Leave(team[0]->fence(), "it drains", false));
+  EXPECT_THAT(team[0]->answers.at(1),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("for good")));
+  EXPECT_EQ(Description().state, JobState::kRunning);
+}
+
 TEST_F(ElasticTest, AReplacementHasNotTheStateOfTheSurvivor) {
   const auto team = RunElastic(1, 3, 3);
   membership_->ReportExit(team[2]->exit(9));
