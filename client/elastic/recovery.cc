@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "base/status_prefix.h"
 #include "client/comm/communicator.h"
+#include "client/comm/rank_values.h"
 #include "client/elastic/broadcast_bytes.h"
 #include "client/elastic/hook_recovery.h"
 #include "client/elastic/rank_facts.h"
@@ -103,6 +104,10 @@ class Recovery {
   absl::Status CopyTensorsAndBytes();
   absl::Status CheckCopies();
   absl::Status CopyLoose();
+  // Returns this error, which all ranks find in the same facts, once all have
+  // found it: the first one that ends its generation ends it for those, too,
+  // that still receive the facts, and they would wait for it in the next one.
+  absl::Status AfterAll(absl::Status error);
   // The peers wait for collectives that this rank will not start.
   absl::Status Fail(absl::string_view what, const absl::Status& status);
 
@@ -230,7 +235,7 @@ absl::Status Recovery::Plan() {
     COXSWAIN_RETURN_IF_ERROR(Exchange());
     plan = PlanRecovery(facts_, rank, options_.mesh);
   }
-  COXSWAIN_RETURN_IF_ERROR(plan.status());
+  if (!plan.ok()) return AfterAll(plan.status());
   plan_ = *std::move(plan);
   return KeepOrDropCaughtUp();
 }
@@ -260,17 +265,17 @@ absl::Status Recovery::GoBack(const std::vector<int>& disputed,
       const std::vector<ReplayFacts> all,
       ExchangeReplayFacts(communicator_, standing_.replay.Facts(),
                           options_.timeout));
-  COXSWAIN_ASSIGN_OR_RETURN(
-      const ReplayPlan plan,
-      PlanReplay(facts_, disputed, all, options_.max_replays, otherwise));
-  warnings_.push_back(plan.warning);
-  standing_.replay.NoteDispute(plan.dispute, static_cast<int>(rank_),
+  const absl::StatusOr<ReplayPlan> plan =
+      PlanReplay(facts_, disputed, all, options_.max_replays, otherwise);
+  if (!plan.ok()) return AfterAll(plan.status());
+  warnings_.push_back(plan->warning);
+  standing_.replay.NoteDispute(plan->dispute, static_cast<int>(rank_),
                                generation_);
-  const KeptState* const kept = plan.goes_back[rank_]
-                                    ? standing_.replay.Find(plan.dispute.from)
+  const KeptState* const kept = plan->goes_back[rank_]
+                                    ? standing_.replay.Find(plan->dispute.from)
                                     : nullptr;
   if (kept == nullptr) {
-    if (!plan.goes_back[rank_] && !plan.drops[rank_]) return absl::OkStatus();
+    if (!plan->goes_back[rank_] && !plan->drops[rank_]) return absl::OkStatus();
     // It takes over that of another rank. Its errors are those of a later step.
     standing_.has_state = false;
     standing_.hook_state.reset();
@@ -369,14 +374,16 @@ absl::Status Recovery::CheckCopies() {
       const std::vector<RankFacts> all,
       ExchangeFacts(communicator_, now, options_.timeout));
   if (SourceHasChanged(all, plan_)) {
-    return absl::DataLossError(absl::StrCat(
+    return AfterAll(absl::DataLossError(absl::StrCat(
         "the state that rank ", plan_.source, " has sent after step ",
         all[static_cast<size_t>(plan_.source)].step,
         " is not the one that it had when the ranks compared theirs: all ",
         "others have received the same, so its memory has changed meanwhile, ",
-        "and may be damaged; start the job again from a checkpoint"));
+        "and may be damaged; start the job again from a checkpoint")));
   }
-  return CheckSameBits(all, plan_.source, std::vector<bool>(all.size(), true));
+  const absl::Status same =
+      CheckSameBits(all, plan_.source, std::vector<bool>(all.size(), true));
+  return same.ok() ? same : AfterAll(same);
 }
 
 absl::Status Recovery::CopyLoose() {
@@ -399,6 +406,11 @@ absl::Status Recovery::CopyLoose() {
   // Last, as the backup of a rank in step does not have them.
   const absl::Status loaded = state_.LoadLooseBytes(bytes);
   return loaded.ok() ? loaded : Fail("loading a peer's counters", loaded);
+}
+
+absl::Status Recovery::AfterAll(absl::Status error) {
+  GatherValues(communicator_, {0}, options_.timeout).status().IgnoreError();
+  return error;
 }
 
 absl::Status Recovery::Fail(absl::string_view what,

@@ -679,13 +679,17 @@ TEST(RecoveryTest, ARankThatCannotBackUpItsStateStillHasIt) {
 TEST(RecoveryTest, RanksWithOtherBitsAreNamed) {
   Ranks ranks = RanksOf(Survivor(9, 0.5), Survivor(9, 0.25));
   ranks[1]->state.set_value(3.25);
-  Results results = RecoverAll(ranks);
+  std::vector<int64_t> collectives;
+  Results results = RecoverAll(ranks, 5, &collectives);
   for (const auto& result : results) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
   }
   EXPECT_THAT(MessagesOf(results),
               Each(AllOf(HasSubstr("the tensors of rank 1 are not those of "
                                    "rank 0 after the same step 9"))));
+  // The facts, those of a replay, and one after which both are known to have
+  // found the error, so that neither ends the generation for the other before.
+  EXPECT_THAT(collectives, Each(3));
   ranks[1]->state.set_value(ranks[0]->state.value());
   ASSERT_OK(ranks[1]->state.Load("other counters", 9));
   results = RecoverAll(ranks);

@@ -185,7 +185,8 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         one.has_caught_up_with(newest) or i in in_step
         for i, one in enumerate(facts)
     ]
-    _check_bits(facts, source, in_step)
+    with _after_all(session):
+        _check_bits(facts, source, in_step)
     behind = [i for i, one in enumerate(same) if not one and i != source]
     copies = session.rank in behind
     if copies or not newest.has_state:
@@ -206,7 +207,8 @@ def recover(session: Session, state: State, standing: Standing) -> Recovery:
         _note_state(standing, newest)
     if behind:
         now = _exchange(session, _facts_of(state, standing))
-        _check_bits(now, source, range(len(now)))
+        with _after_all(session):
+            _check_bits(now, source, range(len(now)))
     loose = [
         i for i, one in enumerate(facts)
         if same[i] and one.loose != newest.loose
@@ -245,9 +247,26 @@ def _compare(
     step whose bits most others contradict."""
     facts = _exchange(session, _facts_of(state, standing))
     source, damaged = _majority(facts, _source(facts))
-    _check_layouts(facts, source, session.rank)
-    _check_not_lost(facts, source)
+    with _after_all(session):
+        _check_layouts(facts, source, session.rank)
+        _check_not_lost(facts, source)
     return facts, source, damaged
+
+
+@contextlib.contextmanager
+def _after_all(session: Session) -> Iterator[None]:
+    """Raises the block's error, which all ranks find in the same facts, once all
+    have found it: the first one that ends its generation ends it for those, too,
+    that still receive the facts, and they would wait for it in the next one."""
+    try:
+        yield
+    except Error:
+        with contextlib.suppress(Exception):
+            session.all_gather(
+                array.array("q", [0]),
+                array.array("q", [0]) * session.world_size,
+            )
+        raise
 
 
 def _in_step(
@@ -276,16 +295,17 @@ def _go_back(
     own = array.array("q", replay.facts().numbers())
     numbers = array.array("q", [0]) * (COUNT * session.world_size)
     session.all_gather(own, numbers)
-    plan = plan_replay(
-        facts,
-        _in_step(facts, source),
-        [
-            ReplayFacts.of_numbers(numbers[i:i + COUNT])
-            for i in range(0, len(numbers), COUNT)
-        ],
-        replay.max_replays,
-        otherwise,
-    )
+    with _after_all(session):
+        plan = plan_replay(
+            facts,
+            _in_step(facts, source),
+            [
+                ReplayFacts.of_numbers(numbers[i:i + COUNT])
+                for i in range(0, len(numbers), COUNT)
+            ],
+            replay.max_replays,
+            otherwise,
+        )
     generation = session.generation or 0
     replay.note_dispute(plan.dispute, session.rank, generation)
     goes_back = session.rank in plan.goes_back
