@@ -148,7 +148,9 @@ void JobMembership::DropSurvivor(const Member& member, absl::Time now,
   if (waiter == nullptr) return;
   const absl::Status status = absl::CancelledError(absl::StrCat(
       member.ToString(), " has left job '", job_.name, "' for good"));
-  Answer(waiter->member.identity, status, now, effects);
+  // Not the waiter's own, which ends with it.
+  const WorkerIdentity identity = waiter->member.identity;
+  Answer(identity, status, now, effects);
   if (job_.state != JobState::kForming) return;
   NoteSizes(&job_);
   if (job_.waiting.empty()) EndRound(status, now, effects);

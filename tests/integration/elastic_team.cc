@@ -89,7 +89,7 @@ void ElasticTeam::Run(ElasticWorker& worker) const {
   worker.status = ElasticRun::Run(
       OptionsOf(worker), worker.state.get(),
       [&worker](ElasticGeneration& generation, ElasticRun::Trained* trained) {
-        const absl::Status status = TrainElasticToy(
+        absl::Status status = TrainElasticToy(
             worker.training, worker.state.get(), generation, trained);
         worker.hook_state = trained->hook_state;
         return status;

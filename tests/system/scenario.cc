@@ -236,7 +236,7 @@ std::vector<std::string> LinesWith(const std::string& text,
 }
 
 std::string ThisHost() {
-  const std::string name = HostName();
+  std::string name = HostName();
   COXSWAIN_CHECK(!name.empty());
   return name;
 }

@@ -64,7 +64,7 @@ absl::Status Receiver::Work(const std::function<absl::Status()>& work) {
     working_ = true;
     changed_.NotifyAll();
   }
-  const absl::Status done = work();
+  absl::Status done = work();
   MutexLock lock(&mutex_);
   working_ = false;
   moved_ = Clock::Real()->Now();
