@@ -413,6 +413,7 @@ class ComparedTest(unittest.TestCase):
         wrapper = unittest.mock.Mock(
             module=model, parameters_to_ignore={"bias"}
         )
+        wrapper._join_config.enable = False
         run = unittest.mock.Mock(_model=wrapper, _micro=0)
         plan = unittest.mock.Mock(enforced=True, words={"checksum_every": "4"})
 
@@ -423,6 +424,8 @@ class ComparedTest(unittest.TestCase):
         self.assertEqual(checksum(8), _copies.checksum([model.weight]))
         self.assertIsNone(checksum(9))
         self.assertIsNone(checksum(8, micro=1))  # with sync_each_batch
+        wrapper._join_config.enable = True
+        self.assertIsNone(checksum(8))
 
 
 class RecoverTest(unittest.TestCase):

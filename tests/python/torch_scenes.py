@@ -564,7 +564,7 @@ def strict():
 def uneven():
     """A rank whose data ends earlier goes on with DistributedDataParallel's
     join(), as the plan allows."""
-    session = cx.init(plan="uneven_data=wait_for_all")
+    session = cx.init(plan="uneven_data=wait_for_all checksum_every=1")
     _, _, model, optimizer = pair(layers())
     run = cx.follow(model)
     with model.join():

@@ -635,9 +635,12 @@ class Run:
 
     def _checksum(self, plan: Plan) -> Optional[int]:
         """Returns that of the parameters, if the plan has it compared before
-        this step."""
+        this step, and all ranks hold the same: in join() one without data takes
+        no steps, and has the others' parameters at the end only."""
         every = checked_every(plan)
         if every == 0 or self.schedule.step % every != 0 or self._micro > 0:
+            return None
+        if self._model._join_config.enable:
             return None
         return checksum(exchanged_parameters(self._model))
 
